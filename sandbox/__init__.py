@@ -1,0 +1,1 @@
+"""The tiny reasoning world: task, tiny transformer, virtual generators and trainers."""

@@ -1,0 +1,340 @@
+"""The tiny world: a real policy gradient on a tiny model, on a virtual cluster with a virtual clock."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from sandbox.decoder import Decoder, Sampling, sample_all
+from sandbox.digit_sum import DigitSum
+from sandbox.generators import Generators
+from sandbox.model import Policy, load_policy
+from scalerl.batch import RolloutBatch
+from scalerl.clock import VirtualClock
+from scalerl.compute import Phase, Role
+from scalerl.errors import CheckpointError, InputError
+from scalerl.length import shaped_reward
+from scalerl.metrics import Metric
+from scalerl.recipe import Recipe
+from scalerl.rollout import Completion, Group
+from scalerl.task import Prompt, Task
+from scalerl.update import (
+    DTYPES,
+    LossPair,
+    learning_rate,
+    make_optimizer,
+    policy_update,
+    prepare,
+    update_stats,
+)
+from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
+
+TASKS: dict[str, type[DigitSum]] = {"digit_sum": DigitSum}
+POLICIES = Path(__file__).parent / "policies"
+
+
+class SandboxWorld:
+    """`scalerl.world.World` on one process: costs come from the site's hardware description, before time passes."""
+
+    def __init__(self, recipe: Recipe, *, allow_code: bool = False) -> None:
+        assert recipe.site is not None
+        self.recipe, self.site = recipe, recipe.site
+        self.clock = VirtualClock()
+        self.task = make_task(self.site.task)
+        self.train = self.task.prompts("train")
+        self.gpus: dict[Role, int] = {
+            "generator": self.site.generators,
+            "trainer": self.site.trainers,
+            "evaluator": self.site.evaluators,
+        }
+        self.loss = LossPair.of(recipe.loss, allow_code=allow_code)
+        self.version = 0
+        self.device = (
+            "cuda"
+            if self.site.device == "auto" and torch.cuda.is_available()
+            else self.site.device.replace("auto", "cpu")
+        )
+        folder = start_policy(self.site.policy)
+        self.policy = load_policy(folder, self.device)
+        self.optimizer = make_optimizer(self.policy.parameters(), self.site.optimizer)
+        rows = self.site.generators * self.site.slots_per_generator
+        widest = max(len(prompt.token_ids) for prompt in self.train)
+        self.pool = Generators(
+            Decoder(load_policy(folder, self.device), self.task, self._sampling(), rows, widest),
+            self.site.hardware,
+            self.site.generators,
+            self.site.slots_per_generator,
+            recompute_kv=recipe.kv_on_push == "recompute",
+        )
+        self.evaluator = Evaluator(
+            recipe, self.task, load_policy(folder, self.device), self._sampling()
+        )
+        self._phases: list[Phase] = []
+
+    def _sampling(self) -> Sampling:
+        dtype = DTYPES[self.recipe.generator_head_dtype or self.recipe.head_dtype]
+        return Sampling(
+            self.recipe.length,
+            self.site.thinking_tokens,
+            self.site.answer_tokens,
+            self.site.temperature,
+            dtype,
+        )
+
+    async def serve(self) -> None:
+        await self.pool.serve()
+
+    async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
+        return await self.pool.generate(prompt, n, request_id, seed)
+
+    async def score(self, group: Group) -> Group:
+        prompt = self.train[group.prompt_id]
+        budget = self.site.thinking_tokens + self.site.answer_tokens
+        for completion in group.completions:
+            completion.correct = self.task.verify(prompt, completion.token_ids)
+            completion.reward = shaped_reward(
+                completion.correct, completion.length_tokens, self.recipe.length, budget
+            )
+        return group
+
+    async def update(self, groups: Sequence[Group]) -> UpdateStats:
+        batch = RolloutBatch.from_groups(groups).to(self.device)
+        train = prepare(batch, self.recipe)
+        found: dict[str, Metric] = {}
+        if train.rows:
+            for parameters in self.optimizer.param_groups:
+                parameters["lr"] = learning_rate(self.site.optimizer, self.version)
+            found = policy_update(
+                self.policy,
+                self.optimizer,
+                train,
+                self.recipe,
+                self.loss,
+                micro_batch_tokens=self.site.micro_batch_tokens,
+                temperature=self.site.temperature,
+            )
+        stats = update_stats(batch, train, self.version, found)
+        if train.rows:
+            tokens = train.weight_BT.shape[1] * train.rows - int((train.token_BT == 0).sum())
+            await self._trainers_do(
+                "update", self.site.hardware.train_s(tokens, self.site.trainers)
+            )
+            self.version += 1
+        return stats
+
+    async def publish(self, version: int) -> PushStats:
+        await self._trainers_do("push", self.site.hardware.push_s)
+        self.pool.set_weights(self.policy.state_dict(), version)
+        return PushStats(version, self.site.hardware.push_s)
+
+    async def snapshot(self) -> Handle:
+        return self.evaluator.pin(self.policy, self.version)
+
+    async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
+        return await self.evaluator.evaluate(handle, sets)
+
+    async def _trainers_do(self, what: str, seconds: float) -> None:
+        start = self.clock.now()
+        await self.clock.sleep(seconds)
+        self._phases.append(Phase("trainer", 0, what, start, self.clock.now(), self.site.trainers))
+
+    def phases(self) -> list[Phase]:
+        found = [*self._phases, *self.evaluator.take_phases(), *self.pool.phases(self.clock.now())]
+        self._phases = []
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Everything: weights, moments, stale caches, partial tokens, the step under way, pinned evaluations."""
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.policy.state_dict().items()},
+            folder / "policy.safetensors",
+        )
+        save_file(
+            {
+                name: tensor.clone()
+                for name, tensor in self.pool.decoder.policy.state_dict().items()
+            },
+            folder / "generator.safetensors",
+        )
+        save_file(_flat_moments(self.optimizer, self.policy), folder / "optimizer.safetensors")
+        state = {
+            "version": self.version,
+            "pool": self.pool.save(folder),
+            "evaluator": self.evaluator.save(folder),
+        }
+        (folder / "world.json").write_text(json.dumps(state, separators=(",", ":")))
+
+    def load(self, folder: Path) -> None:
+        try:
+            state = json.loads((folder / "world.json").read_text())
+            self.policy.load_state_dict(
+                load_file(folder / "policy.safetensors", device=self.device)
+            )
+            self.pool.decoder.policy.load_state_dict(
+                load_file(folder / "generator.safetensors", device=self.device)
+            )
+            _load_moments(
+                self.optimizer,
+                self.policy,
+                load_file(folder / "optimizer.safetensors", device=self.device),
+            )
+            self.version = state["version"]
+            self.pool.restore(folder, state["pool"], self.train)
+            self.evaluator.restore(folder, state["evaluator"])
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+
+    async def close(self) -> None:
+        """Nothing to release: tensors go with the object."""
+
+
+class Evaluator:
+    """Pinned weights, evaluated one after the other on GPUs of their own; nothing else waits for it."""
+
+    def __init__(self, recipe: Recipe, task: Task, policy: Policy, sampling: Sampling) -> None:
+        assert recipe.site is not None
+        self.seed, self.site, self.task, self.policy, self.sampling = (
+            recipe.seed,
+            recipe.site,
+            task,
+            policy,
+            sampling,
+        )
+        self.clock = VirtualClock()
+        self.pinned: dict[int, dict[str, torch.Tensor]] = {}
+        self.due: dict[
+            int, tuple[float, list[EvalResult]]
+        ] = {}  # under way: when it ends, and with what
+        self.free_at = 0.0
+        self.next_id = 0
+        self._phases: list[Phase] = []
+
+    def pin(self, policy: Policy, version: int) -> Handle:
+        handle = Handle(self.next_id, version)
+        self.next_id += 1
+        self.pinned[handle.id] = {
+            name: tensor.clone() for name, tensor in policy.state_dict().items()
+        }
+        return handle
+
+    async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
+        if handle.id not in self.due:
+            results, seconds = self._sample(handle, sets)
+            start = max(self.clock.now(), self.free_at)
+            self.free_at = start + seconds
+            self.due[handle.id] = (self.free_at, results)
+            self._phases.append(
+                Phase("evaluator", 0, "evaluate", start, self.free_at, self.site.evaluators)
+            )
+        await self.clock.sleep_until(self.due[handle.id][0])
+        return self.due.pop(handle.id)[1]
+
+    def _sample(self, handle: Handle, sets: Sequence[str]) -> tuple[list[EvalResult], float]:
+        """Results, and the virtual seconds they cost."""
+        self.policy.load_state_dict(self.pinned.pop(handle.id))
+        k, results, seconds = self.site.evaluation.completions, [], 0.0
+        for place, name in enumerate(sets):
+            prompts = list(self.task.prompts(name))[: self.site.evaluation.prompts]
+            decoder = Decoder(
+                self.policy,
+                self.task,
+                self.sampling,
+                len(prompts) * k,
+                max(len(p.token_ids) for p in prompts),
+            )
+            # Fresh random numbers for every evaluation, and none that training uses: noise must not repeat.
+            seed = (1 << 40) + (self.seed << 20) + 8 * handle.id + place
+            completions = sample_all(decoder, prompts, k, seed)
+            passes = [
+                sum(self.task.verify(p, c.token_ids) for c in group)
+                for p, group in zip(prompts, completions, strict=True)
+            ]
+            results.append(EvalResult(name, handle.version, k, passes))
+            seconds += self._cost_s(prompts, completions)
+        return results, seconds
+
+    def _cost_s(self, prompts: Sequence[Prompt], completions: list[list[Completion]]) -> float:
+        """Prefill, and a decode step for every length that some completion reaches, on all evaluators together."""
+        hardware, gpus = self.site.hardware, self.site.evaluators
+        seconds = hardware.prefill_s(sum(len(prompt.token_ids) for prompt in prompts) / gpus)
+        rows = [
+            (len(p.token_ids), c.length_tokens)
+            for p, group in zip(prompts, completions, strict=True)
+            for c in group
+        ]
+        for step in range(max(length for _, length in rows)):
+            context = sum(prompt + step for prompt, length in rows if length > step)
+            running = sum(length > step for _, length in rows)
+            seconds += hardware.decode_s(running / gpus, context / gpus)
+        return seconds
+
+    def take_phases(self) -> list[Phase]:
+        """Phases that have ended by now."""
+        now = self.clock.now()
+        ended = [phase for phase in self._phases if phase.end <= now]
+        self._phases = [phase for phase in self._phases if phase.end > now]
+        return ended
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        tensors = {
+            f"{id}/{name}": tensor
+            for id, weights in self.pinned.items()
+            for name, tensor in weights.items()
+        }
+        save_file(tensors, folder / "pinned.safetensors")
+        due = [
+            [id, when, [asdict(result) for result in results]]
+            for id, (when, results) in self.due.items()
+        ]
+        phases = [asdict(phase) for phase in self._phases]
+        return {"due": due, "free_at": self.free_at, "next_id": self.next_id, "phases": phases}
+
+    def restore(self, folder: Path, data: dict[str, Any]) -> None:
+        for key, tensor in load_file(folder / "pinned.safetensors").items():
+            id, name = key.split("/", 1)
+            self.pinned.setdefault(int(id), {})[name] = tensor
+        self.due = {
+            id: (when, [EvalResult(**result) for result in results])
+            for id, when, results in data["due"]
+        }
+        self.free_at, self.next_id = data["free_at"], data["next_id"]
+        self._phases = [Phase(**phase) for phase in data["phases"]]
+
+
+def make_task(name: str) -> DigitSum:
+    if name not in TASKS:
+        raise InputError(f"site.task = {name!r}: the sandbox has {', '.join(TASKS)}")
+    return TASKS[name]()
+
+
+def start_policy(name: str) -> Path:
+    """A shipped start policy by name, or any folder in Hugging Face layout."""
+    for folder in (POLICIES / name, Path(name)):
+        if (folder / "model.safetensors").exists():
+            return folder
+    shipped = ", ".join(sorted(path.name for path in POLICIES.iterdir()))
+    raise InputError(
+        f"site.policy = {name!r} is neither a shipped policy ({shipped}) nor a folder with model.safetensors"
+    )
+
+
+def _flat_moments(optimizer: torch.optim.AdamW, policy: Policy) -> dict[str, torch.Tensor]:
+    """AdamW's moments by parameter name; empty before the first step."""
+    flat: dict[str, torch.Tensor] = {}
+    for name, parameter in policy.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            flat[f"{key}/{name}"] = value
+    return flat
+
+
+def _load_moments(
+    optimizer: torch.optim.AdamW, policy: Policy, flat: dict[str, torch.Tensor]
+) -> None:
+    parameters = dict(policy.named_parameters())
+    for key, value in flat.items():
+        moment, name = key.split("/", 1)
+        optimizer.state[parameters[name]][moment] = value.cpu() if moment == "step" else value

@@ -1,0 +1,1 @@
+"""The core: pure algorithm, which knows nothing of where it runs."""

@@ -1,0 +1,135 @@
+"""Rollouts as tensors: what `prepare` reads and what a training shard holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from scalerl.errors import BatchError
+from scalerl.rollout import Group
+from scalerl.shapes import BT, B, IdB, IdBT, MaskB, MaskBT
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Tensors whose first axis is the completion."""
+
+    def select(self, keep: Tensor) -> Self:
+        """The rows that a bool mask or an index names, in a new batch."""
+        return self._each(lambda part: part[keep])
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class RolloutBatch(_Rows):
+    """B completions with their prompts, right-padded to T tokens; position t is scored given positions before t.
+
+    Worked row, prompt of two tokens and completion of three, the middle one forced:
+
+        token_BT          [ 1, 40, 41,  5, 2, 0]
+        mask_BT           [ F,  F,  T,  F, T, F]      True on sampled tokens only: those that are trained on
+        behavior_logp_BT  [ 0,  0, -.7, 0, -.1, 0]    nats, by the policy that sampled; 0.0 where mask is False
+        version_BT        [-1, -1,  3,  3, 4, -1]     weights that produced the token; -1 where there are none
+    """
+
+    token_BT: IdBT
+    mask_BT: MaskBT
+    behavior_logp_BT: BT
+    version_BT: IdBT
+    reward_B: B
+    correct_B: MaskB
+    group_B: IdB  # same id = same draw of a prompt
+    truncated_B: MaskB
+    interrupted_B: MaskB
+
+    @classmethod
+    def from_groups(cls, groups: Sequence[Group], pad_id: int = 0) -> "RolloutBatch":
+        """Pack groups; rows keep their order, and the group id travels with each row."""
+        rows = [(group, completion) for group in groups for completion in group.completions]
+        width = max(len(group.prompt_ids) + completion.length_tokens for group, completion in rows)
+        shape = (len(rows), width)
+        token, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
+        logp, version = torch.zeros(shape), torch.full(shape, -1)
+        for i, (group, completion) in enumerate(rows):
+            start, end = len(group.prompt_ids), len(group.prompt_ids) + completion.length_tokens
+            token[i, :start] = torch.tensor(group.prompt_ids)
+            token[i, start:end] = torch.tensor(completion.token_ids)
+            mask[i, start:end] = torch.tensor(completion.sampled)
+            logp[i, start:end] = torch.tensor(completion.logp)
+            version[i, start:end] = torch.tensor(completion.version)
+        return cls(
+            token_BT=token,
+            mask_BT=mask,
+            behavior_logp_BT=logp.masked_fill(~mask, 0.0),
+            version_BT=version,
+            reward_B=torch.tensor([completion.reward for _, completion in rows]),
+            correct_B=torch.tensor([completion.correct for _, completion in rows]),
+            group_B=torch.tensor([group.request_id for group, _ in rows]),
+            truncated_B=torch.tensor([completion.truncated for _, completion in rows]),
+            interrupted_B=torch.tensor([completion.interrupted for _, completion in rows]),
+        )
+
+    def check(self) -> None:
+        """Raise BatchError, naming the row, on anything that must not be averaged into a gradient."""
+        if not torch.isfinite(self.reward_B).all():
+            row = int((~torch.isfinite(self.reward_B)).nonzero()[0])
+            raise BatchError(
+                f"row {row} has reward {self.reward_B[row].item()}: a verifier must return a finite number"
+            )
+        bad_BT = self.mask_BT & ~(
+            torch.isfinite(self.behavior_logp_BT) & (self.behavior_logp_BT <= 1e-4)
+        )
+        if bad_BT.any():
+            row, column = bad_BT.nonzero()[0].tolist()
+            value = self.behavior_logp_BT[row, column].item()
+            raise BatchError(
+                f"row {row}, token {column} was sampled with log-prob {value}: "
+                "the generator's own, finite and at most 0, is needed"
+            )
+        if (self.mask_BT & (self.version_BT < 0)).any():
+            raise BatchError("a sampled token has no weight version; its staleness cannot be known")
+
+
+@dataclass(frozen=True)
+class TrainBatch(_Rows):
+    """What a gradient needs: rows that survived, with advantage and weight already decided on the whole batch.
+
+    `weight_BT` sums to 1 over the whole batch (0 where mask is False), so the losses of any shards add up.
+    """
+
+    token_BT: IdBT
+    mask_BT: MaskBT
+    behavior_logp_BT: BT
+    version_BT: IdBT
+    adv_B: B
+    weight_BT: BT
+
+    @property
+    def rows(self) -> int:
+        return self.token_BT.shape[0]
+
+    def shards(self, max_tokens: int) -> list["TrainBatch"]:
+        """Rows of like length together, each shard at most `max_tokens` padded tokens, trimmed to its longest row."""
+        length_B = (self.weight_BT.shape[1] - self.mask_BT.flip(1).int().argmax(1)).masked_fill(
+            ~self.mask_BT.any(1), 1
+        )
+        order = torch.argsort(length_B, stable=True)
+        shards: list[TrainBatch] = []
+        end = self.rows
+        while end > 0:
+            width = int(length_B[order[end - 1]])
+            start = max(0, end - max(1, max_tokens // width))
+            shards.append(
+                self.select(order[start:end])._each(
+                    lambda part, width=width: part[:, :width] if part.dim() == 2 else part
+                )
+            )
+            end = start
+        return shards

@@ -1,0 +1,49 @@
+"""What can go wrong, by name. A message is one sentence: the thing, its value, the way out."""
+
+
+class ScaleRLError(Exception):
+    """Base of every error that a person is meant to read; the command line prints it without a traceback."""
+
+
+class InputError(ScaleRLError):
+    """A recipe, site, scenario, file or argument that cannot be used: exit status 2."""
+
+
+class TaskError(ScaleRLError):
+    """A task that breaks its contract (`scalerl.task.check_task`)."""
+
+
+class BatchError(ScaleRLError):
+    """A rollout batch that must not be trained on: wrong shape, NaN, log-probs missing."""
+
+
+class StalenessViolation(ScaleRLError):
+    """A token older than the recipe's k reached the trainer: a fault of the loop, never of the recipe."""
+
+
+class GeneratorLost(ScaleRLError):
+    """The engine that held a request died; the request is issued again, with a new start version."""
+
+
+class PushFailed(ScaleRLError):
+    """A weight push did not reach every live engine; names the phase and the peer."""
+
+
+class Deadlock(ScaleRLError):
+    """Every coroutine waits and no timer is set: on a virtual clock nothing can happen any more."""
+
+
+class CurriculumExhausted(ScaleRLError):
+    """Every training prompt has been excluded, so there is nothing left to draw."""
+
+
+class LedgerError(ScaleRLError):
+    """GPU time that does not add up: overlapping phases of one GPU, or more busy than elapsed time."""
+
+
+class CheckpointError(ScaleRLError):
+    """A checkpoint that is missing, torn, or of another recipe."""
+
+
+class RunFailed(ScaleRLError):
+    """The first failure of a run, in one line."""

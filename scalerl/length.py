@@ -1,0 +1,46 @@
+"""Length control: where thinking is cut, when a completion is truncated, and what too long a completion costs."""
+
+from random import Random
+
+from scalerl.recipe import Interruption, Length, NoLengthControl, OverlongPenalty
+
+
+def thinking_limits(length: Length, thinking_tokens: int) -> tuple[int, int] | None:
+    """Earliest and latest number of thinking tokens at which thinking is interrupted; None: never."""
+    match length:
+        case Interruption(low=low, high=high):
+            return max(1, round(low * thinking_tokens)), max(1, round(high * thinking_tokens))
+        case OverlongPenalty() | NoLengthControl():
+            return None
+
+
+def draw_limit(
+    length: Length, thinking_tokens: int, seed: int, request_id: int, row: int
+) -> int | None:
+    """The thinking tokens after which this completion is interrupted: uniform on the range, ends included.
+
+    A pure function of (seed, request, row), so that neither scheduling nor a resume can change it.
+    """
+    limits = thinking_limits(length, thinking_tokens)
+    return None if limits is None else Random(f"limit:{seed}:{request_id}:{row}").randint(*limits)
+
+
+def overlong_penalty(length_tokens: int, *, max_tokens: float, cache_tokens: float) -> float:
+    """clip((L_max - length) / L_cache - 1, -1, 0): 0 up to L_max - L_cache, -1 from L_max on.
+
+    The length counts every token after the prompt. Source: arXiv 2503.14476 (DAPO); here on correct completions only.
+    """
+    return min(0.0, max(-1.0, (max_tokens - length_tokens) / cache_tokens - 1.0))
+
+
+def shaped_reward(correct: bool, length_tokens: int, length: Length, budget_tokens: int) -> float:
+    """+1 or -1; a correct completion may lose up to 1 to the penalty, so it never scores below a wrong one."""
+    if not correct:
+        return -1.0
+    match length:
+        case OverlongPenalty(cache=cache):
+            return 1.0 + overlong_penalty(
+                length_tokens, max_tokens=budget_tokens, cache_tokens=cache * budget_tokens
+            )
+        case _:
+            return 1.0

@@ -1,0 +1,285 @@
+"""The loop: rollouts() and updates() side by side, over any world.
+
+Staleness, admission, the fate of every group, evaluation cadence, accounting, events, checkpoints and shutdown
+are written here once. The first failure of either coroutine, or of any task they start, ends the run.
+"""
+
+import asyncio
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.curriculum import rejected
+from scalerl.errors import CurriculumExhausted, GeneratorLost, RunFailed, StalenessViolation
+from scalerl.events import EventLog
+from scalerl.recipe import Recipe
+from scalerl.staleness import Waiting, staleness_rule
+from scalerl.state import LoopState, PendingEval, Ticket, save_checkpoint
+from scalerl.world import Handle, UpdateStats, World
+
+MAX_PHASES_PER_UPDATE = 200
+
+
+@dataclass
+class Control:
+    """How the outside speaks to a run; polled between updates, never awaited."""
+
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class Stall:
+    """How long the trainer waited, with a batch at hand, for an older group to finish."""
+
+    seconds: float = 0.0
+    group: int | None = None
+
+
+class Loop:
+    """One run of a recipe on its site. Everything that outlives an await is in `state`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World,
+        state: LoopState,
+        log: EventLog,
+        *,
+        checkpoints: Path | None = None,
+        control: Control | None = None,
+    ) -> None:
+        assert recipe.site is not None, "call recipe.on(site) first"
+        self.recipe, self.site, self.world, self.state, self.log = (
+            recipe,
+            recipe.site,
+            world,
+            state,
+            log,
+        )
+        self.rule = staleness_rule(recipe)
+        self.checkpoints, self.control = checkpoints, control or Control()
+        self._slots, self._landed = asyncio.Event(), asyncio.Event()
+        self._flights: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> str:
+        """Run to the end, or to a stop that was asked for; returns "done", "stopped" or "exhausted".
+
+        Raises:
+            RunFailed: the first failure, in one line; the world has been closed.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                rollouts = tasks.create_task(self.rollouts(tasks))
+                service = tasks.create_task(self.world.serve())
+                for pending in self.state.pending:  # of a resumed run
+                    tasks.create_task(self.evaluation(pending))
+                status = await self.updates(tasks, rollouts)
+                for task in (rollouts, service, *self._flights):
+                    task.cancel()
+        except* Exception as group:
+            cause = _first(group)
+            self.emit("fault", cause=str(cause), error=type(cause).__name__)
+            raise RunFailed(f"{type(cause).__name__}: {cause}") from cause
+        finally:
+            await self.world.close()
+        self._book_phases()
+        return status
+
+    # --- the two coroutines ---
+
+    async def rollouts(self, tasks: asyncio.TaskGroup) -> None:
+        """Keep the generators supplied: admit prompts while slots are free."""
+        for ticket in self.state.in_flight.values():  # of a resumed run
+            self._launch(tasks, ticket)
+        while True:
+            while self.state.outstanding >= self.rule.capacity:
+                self._slots.clear()
+                await self._slots.wait()
+            try:
+                ticket = self.state.admit()
+            except CurriculumExhausted as exhausted:
+                self.emit("warning", what=str(exhausted))
+                self._landed.set()  # so that updates() learns that no more will come
+                return
+            self._launch(tasks, ticket)
+
+    async def updates(self, tasks: asyncio.TaskGroup, rollouts: asyncio.Task[None]) -> str:
+        """Take batches as the staleness rule allows, train, push, evaluate, until the budget is spent."""
+        state = self.state
+        if state.updates == 0:
+            self.emit("run", **self._description())
+            await self._start_evaluation(tasks)
+        while state.updates < self.site.updates:
+            if state.updates and (
+                self.control.stop or state.updates % self.site.checkpoint_every_updates == 0
+            ):
+                self._save()
+            if self.control.stop:
+                return "stopped"
+            batch, stall = await self._next_batch(rollouts)
+            if batch is None:
+                return "exhausted"
+            groups = state.take(batch)
+            push_due = self.rule.push_due(*self._starts())
+            self._check_lag([group.oldest_version for group in groups])
+            stats = await self.world.update(groups)
+            if not stats.skipped:
+                state.version += 1
+            if push_due:
+                await self._push()
+            self._report(stats, stall)
+            if (
+                state.updates % self.site.evaluation.every_updates == 0
+                or state.updates == self.site.updates
+            ):
+                await self._start_evaluation(tasks)
+        self._save()
+        return "done"
+
+    # --- tasks they start ---
+
+    async def rollout(self, ticket: Ticket) -> None:
+        """Generate and score one group; issue it again, with a new start, when its engine is lost."""
+        prompt = self.world.train[ticket.prompt]
+        while True:
+            try:
+                group = await self.world.generate(
+                    prompt, self.recipe.group_size, ticket.ordinal, self.recipe.seed
+                )
+                break
+            except GeneratorLost as lost:
+                self.emit("fault", cause=str(lost), error="GeneratorLost", group=ticket.ordinal)
+                ticket = replace(ticket, start=self.state.published)
+                self.state.in_flight[ticket.ordinal] = ticket
+        group = await self.world.score(group)
+        reject = rejected(group, self.recipe)
+        self.state.land(ticket, group, reject=reject)
+        self._landed.set()
+        if reject:
+            self._slots.set()
+
+    async def evaluation(self, pending: PendingEval) -> None:
+        """Evaluate weights that `_start_evaluation` pinned, beside the run."""
+        results = await self.world.evaluate(Handle(pending.handle, pending.version), pending.sets)
+        self.state.pending.remove(pending)
+        for result in results:
+            shown = {"set": result.set, "k": result.k, "n": result.n, "passes": result.passes}
+            self.emit(
+                "eval",
+                version=pending.version,
+                C=pending.C,
+                pass_rate=result.pass_rate,
+                se=result.se,
+                **shown,
+            )
+
+    # --- their parts ---
+
+    async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Stall]:
+        """Wait for a batch; None when the curriculum is exhausted and no more can come."""
+        stalled_since, straggler = None, None
+        while isinstance(
+            choice := self.rule.take(self.state.version, *self._starts(), self.state.taken), Waiting
+        ):
+            if choice.straggler is not None and stalled_since is None:
+                stalled_since, straggler = self.world.clock.now(), choice.straggler
+            if rollouts.done() and not self.state.in_flight:
+                return None, Stall()
+            self._landed.clear()
+            await self._landed.wait()
+        if stalled_since is None:
+            return choice, Stall()
+        return choice, Stall(self.world.clock.now() - stalled_since, straggler)
+
+    async def _push(self) -> None:
+        """Send new weights, if there are any, and reopen the slots of what was taken since the last push."""
+        if self.state.published < self.state.version:
+            pushed = await self.world.publish(self.state.version)
+            self.state.published = pushed.version
+        self.state.taken = 0
+        self._slots.set()
+
+    async def _start_evaluation(self, tasks: asyncio.TaskGroup) -> None:
+        handle = await self.world.snapshot()
+        sets = ["validation"]
+        every = self.site.evaluation.ood_every_updates
+        if every and (self.state.updates % every == 0 or self.state.updates == self.site.updates):
+            sets.append("ood")
+        pending = PendingEval(handle.id, handle.version, self.gpu_h, sets)
+        self.state.pending.append(pending)
+        tasks.create_task(self.evaluation(pending))
+
+    def _launch(self, tasks: asyncio.TaskGroup, ticket: Ticket) -> None:
+        task = tasks.create_task(self.rollout(ticket))
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+
+    def _starts(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Starts of finished and of unfinished groups, by ordinal."""
+        finished = {ordinal: done.ticket.start for ordinal, done in self.state.finished.items()}
+        return finished, {ordinal: ticket.start for ordinal, ticket in self.state.in_flight.items()}
+
+    def _check_lag(self, oldest: list[int]) -> None:
+        """The backstop: the rule bounds every lag by construction, and this says so if it ever fails."""
+        lag = self.state.version - min(oldest)
+        if lag > self.recipe.staleness.k or lag < 0:
+            raise StalenessViolation(
+                f"update {self.state.updates} took a token of lag {lag}; "
+                f"the recipe allows 0 to {self.recipe.staleness.k}"
+            )
+
+    # --- books and events ---
+
+    @property
+    def gpu_h(self) -> float:
+        return self.state.ledger.gpu_hours(self.world.clock.now())
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.log.emit(kind, clock=self.world.clock.now(), gpu_h=self.gpu_h, **fields)
+
+    def _description(self) -> dict[str, Any]:
+        recipe = self.recipe.model_dump(mode="json", exclude={"site"})
+        site = self.site.model_dump(mode="json")
+        return {
+            "recipe": recipe,
+            "site": site,
+            "algorithm_id": self.recipe.algorithm_id(),
+            "seed": self.recipe.seed,
+        }
+
+    def _report(self, stats: UpdateStats, stall: Stall) -> None:
+        state = self.state
+        self.emit(
+            "update",
+            update=state.updates,
+            version=state.version,
+            epoch=state.curriculum.epochs,
+            tokens=state.tokens,
+            **asdict(stats),
+            stall_s=stall.seconds,
+            stall_group=stall.group,
+        )
+        self._book_phases()
+        self.log.heartbeat(clock=self.world.clock.now(), gpu_h=self.gpu_h)
+
+    def _book_phases(self) -> None:
+        phases = self.world.phases()
+        for phase in phases:
+            self.state.ledger.add(phase)
+        for phase in phases[:MAX_PHASES_PER_UPDATE]:
+            self.emit("phase", **asdict(phase))
+
+    def _save(self) -> None:
+        if self.checkpoints is None:
+            return
+        self._book_phases()
+        self.state.next_seq, self.state.clock = self.log.seq, self.world.clock.now()
+        save_checkpoint(self.checkpoints, self.state, self.world, self.recipe.algorithm_id())
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    """The failure that came first: a TaskGroup lists them in order of arrival."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,67 @@
+"""What a generator hands to the loop: completions in groups, in plain Python, so that they pickle and save as JSON."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Completion:
+    """One sampled answer to a prompt.
+
+    Worked row, a completion whose thinking was cut after two tokens by a phrase of two tokens:
+
+        token_ids  [41, 52, 5, 4, 47, 2]
+        logp       [-0.7, -0.1, 0.0, 0.0, -0.2, -0.01]   nats, under the policy that sampled; 0.0 where not sampled
+        version    [3, 3, 3, 3, 4, 4]                    weights that produced each token; non-decreasing
+        sampled    [T, T, F, F, T, T]                    False on forced tokens, which are never trained on
+        interrupted True, truncated False                (the last token ends the sequence within the answer budget)
+    """
+
+    token_ids: list[int]
+    logp: list[float]
+    version: list[int]
+    sampled: list[bool]
+    truncated: bool = False
+    interrupted: bool = False
+    reward: float = 0.0
+    correct: bool = False
+
+    @property
+    def length_tokens(self) -> int:
+        """Tokens after the prompt, forced ones included: what budgets and penalties count."""
+        return len(self.token_ids)
+
+
+@dataclass
+class Group:
+    """The completions of one draw of a prompt; `request_id` is that draw's ordinal in the prompt stream."""
+
+    request_id: int
+    prompt_id: int
+    prompt_ids: list[int]
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def passes(self) -> int:
+        return sum(completion.correct for completion in self.completions)
+
+    @property
+    def zero_variance(self) -> bool:
+        """All right or all wrong: by correctness, exactly, so that a length penalty cannot disguise it."""
+        return self.passes in (0, len(self.completions))
+
+    @property
+    def oldest_version(self) -> int:
+        return min(min(completion.version) for completion in self.completions)
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens of all completions."""
+        return sum(completion.length_tokens for completion in self.completions)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Group":
+        return cls(**{**data, "completions": [Completion(**row) for row in data["completions"]]})

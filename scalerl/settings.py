@@ -1,0 +1,275 @@
+"""Settings from layers of TOML: files that extend one another, then dotted keys from the command line.
+
+Every value remembers where it came from, so that an error can name the key, the value, what is allowed, and
+the file or argument to mend.
+"""
+
+import difflib
+import tomllib
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from scalerl.errors import InputError
+
+M = TypeVar("M", bound=BaseModel)
+Table = dict[str, Any]
+COMMAND_LINE = "the command line"
+
+
+@dataclass
+class Layers:
+    """A table of values, and the origin of each by dotted key."""
+
+    values: Table = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def add(self, values: Mapping[str, Any], origin: str) -> None:
+        """Lay a table over what is there; a table of another `kind` replaces the old one instead of mixing with it."""
+        _merge(self.values, values)
+        for key in _leaves(values):
+            self.origins[key] = origin
+
+    def origin(self, key: str) -> str:
+        """Of a key, or of the nearest table around it that somebody wrote."""
+        while key and key not in self.origins:
+            key = key.rpartition(".")[0]
+        return self.origins.get(key, "the defaults")
+
+    def build(self, model: type[M]) -> M:
+        """Validate.
+
+        Raises:
+            InputError: naming key, value, what is allowed, and origin of the first fault.
+        """
+        try:
+            return model.model_validate(self.values)
+        except ValidationError as error:
+            raise InputError(self._explain(model, error.errors()[0])) from None
+
+    def _explain(self, model: type[BaseModel], fault: ErrorDetails) -> str:
+        path = [part for part in fault["loc"] if isinstance(part, str)]
+        key, info, siblings = _locate(model, path, self.values)
+        where = f"(from {self.origin(key)})"
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.4)
+            prefix = key.rpartition(".")[0]
+            full = [f"{prefix}.{name}" if prefix else name for name in siblings]
+            hint = f"did you mean {full[siblings.index(near[0])]!r}? " if near else ""
+            return f"unknown key {key!r} {where}: {hint}Valid here: {', '.join(full)}"
+        if fault["type"] == "missing":
+            return f"{key!r} is missing {where}: {_allowed(info)}"
+        if fault["type"] == "union_tag_invalid":
+            tags = fault.get("ctx", {})
+            return f"{key}.kind = {tags.get('tag')!r} {where}: must be one of {tags.get('expected_tags')}"
+        if fault["type"] == "union_tag_not_found":
+            return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind=..."
+        return f"{key or 'settings'} = {fault['input']!r} {where}: {_reason(fault, info)}"
+
+
+def parse_override(argument: str) -> tuple[str, Any]:
+    """KEY=VALUE with the value in TOML; a bare word is taken for a string."""
+    key, equals, text = argument.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"{argument!r} is not KEY=VALUE, e.g. loss.eps_max=4")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text
+
+
+def override_tables(arguments: Sequence[str]) -> list[Table]:
+    """One nested table for each KEY=VALUE; kinds first, so that their own keys can follow in any order."""
+    pairs = sorted(
+        (parse_override(argument) for argument in arguments),
+        key=lambda pair: not pair[0].endswith("kind"),
+    )
+    tables: list[Table] = []
+    for key, value in pairs:
+        table: Any = value
+        for part in reversed(key.split(".")):
+            table = {part: table}
+        tables.append(table)
+    return tables
+
+
+def read_toml(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+
+
+def read_layers(path: Path, folder: Path, what: str) -> Layers:
+    """A file and, below it, the chain of files of `folder` that it extends by name."""
+    chain: list[tuple[Path, Table]] = []
+    while True:
+        values = read_toml(path)
+        chain.append((path, values))
+        parent = values.pop("extends", None)
+        if parent is None:
+            break
+        path = find(str(parent), folder, what)
+        if path in [seen for seen, _ in chain]:
+            raise InputError(f"{what} {chain[0][0].stem!r} extends itself through {path.name}")
+    layers = Layers()
+    for file, values in reversed(chain):
+        layers.add(values, file.name)
+    return layers
+
+
+def find(name: str, folder: Path, what: str) -> Path:
+    """A TOML file by path, or by the name of a shipped one."""
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    if (shipped := folder / f"{name}.toml").is_file():
+        return shipped
+    raise unknown(what, name, (file.stem for file in folder.glob("*.toml")))
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> InputError:
+    """The error for a name that is not among `names`, with the nearest that is."""
+    known = sorted(names)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(
+        f"there is no {what} {name!r}: {hint}There are {', '.join(known)}, or give a .toml file"
+    )
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Nested tables as TOML text; None is left out, as TOML has no word for it."""
+    plain, tables = [], []
+    for key, value in values.items():
+        (tables if isinstance(value, Mapping) else plain).append((key, value))
+    lines = [f"{key} = {_toml_value(value)}" for key, value in plain if value is not None]
+    for key, table in tables:
+        body = to_toml(table)
+        nested = body.replace("\n[", f"\n[{key}.")
+        nested = f"[{key}.{nested[1:]}" if nested.startswith("[") else nested
+        lines.append(f"\n[{key}]\n{nested}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _merge(base: Table, new: Mapping[str, Any]) -> None:
+    for key, value in new.items():
+        old = base.get(key)
+        if isinstance(value, Mapping):
+            if not isinstance(old, dict) or value.get("kind", old.get("kind")) != old.get("kind"):
+                base[key] = {}
+            _merge(base[key], value)
+        else:
+            base[key] = value
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        yield prefix + key
+
+
+def _locate(
+    model: type[BaseModel], path: Sequence[str], values: Any
+) -> tuple[str, FieldInfo | None, list[str]]:
+    """The dotted key of a fault, its field if it has one, and the valid keys beside it.
+
+    Pydantic names the member of a union in the path by its kind; people do not write that.
+    """
+    key: list[str] = []
+    info: FieldInfo | None = None
+    current: type[BaseModel] | None = model
+    siblings = list(model.model_fields)
+    for part in path:
+        member = _member(info, part) if info is not None and current is None else None
+        if member is not None:
+            current, siblings = member, list(member.model_fields)
+            continue
+        if current is not None:
+            siblings = list(current.model_fields)
+            info = current.model_fields.get(part)
+            current = _model_of(info)
+        key.append(part)
+    return ".".join(key), info, siblings
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        for argument in get_args(annotation):
+            yield from _types(argument)
+    elif get_origin(annotation) is Annotated:
+        yield from _types(get_args(annotation)[0])
+    else:
+        yield annotation
+
+
+def _models(info: FieldInfo | None) -> list[type[BaseModel]]:
+    found = list(_types(info.annotation)) if info is not None else []
+    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _model_of(info: FieldInfo | None) -> type[BaseModel] | None:
+    """The one model that a field holds; None for a plain value or a union of several."""
+    models = _models(info)
+    return models[0] if len(models) == 1 else None
+
+
+def _member(info: FieldInfo, tag: str) -> type[BaseModel] | None:
+    return next((m for m in _models(info) if m.model_fields["kind"].default == tag), None)
+
+
+def _allowed(info: FieldInfo | None) -> str:
+    """The range that a field imposes, in words, with its description."""
+    if info is None:
+        return "see the documentation"
+    signs = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    bounds = [
+        f"{word} {getattr(m, name)}"
+        for m in info.metadata
+        for name, word in signs.items()
+        if hasattr(m, name)
+    ]
+    choices = [
+        repr(choice)
+        for kind in _types(info.annotation)
+        if get_origin(kind) is Literal
+        for choice in get_args(kind)
+    ]
+    allowed = " and ".join(bounds) or " or ".join(choices)
+    return "; ".join(
+        part for part in (f"must be {allowed}" if allowed else "", info.description or "") if part
+    )
+
+
+def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    allowed = _allowed(info)
+    if fault["type"] in (
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+        "literal_error",
+    ):
+        return allowed
+    return f"{message[0].lower()}{message[1:]}" + (f" ({allowed})" if allowed else "")

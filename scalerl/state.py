@@ -1,0 +1,187 @@
+"""All that the loop remembers, in one dataclass, and how it is saved.
+
+The coroutines keep nothing else across an await, so a state saved between two updates is a whole run: what is
+in flight is named by its ticket and taken up again, or issued again, by the world.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalerl.compute import Ledger
+from scalerl.curriculum import Curriculum
+from scalerl.errors import CheckpointError
+from scalerl.rollout import Group
+from scalerl.world import World
+
+FORMAT = 1
+
+
+@dataclass
+class Ticket:
+    """One draw of a prompt. `ordinal` numbers draws from 0; `start` is the version that its engine had acknowledged."""
+
+    ordinal: int
+    prompt: int
+    start: int
+
+
+@dataclass
+class Finished:
+    """A generated and scored group that waits to be trained on."""
+
+    ticket: Ticket
+    group: Group
+
+
+@dataclass
+class PendingEval:
+    """An evaluation under way. `C` is the compute, in GPU-hours, at which its weights were pinned."""
+
+    handle: int
+    version: int
+    C: float
+    sets: list[str]
+
+
+@dataclass
+class LoopState:
+    """Counters, buffers and books. Every admitted ticket is in flight, finished, trained (consumed) or rejected."""
+
+    curriculum: Curriculum
+    ledger: Ledger
+    version: int = 0  # optimiser steps applied
+    published: int = 0  # version that every live engine has acknowledged
+    updates: int = 0  # batches consumed, skipped ones included
+    next_ordinal: int = 0
+    taken: int = 0  # groups consumed whose slots have not reopened
+    rejected: int = 0  # groups replaced by dynamic sampling
+    tokens: int = 0  # generated and consumed
+    in_flight: dict[int, Ticket] = field(default_factory=dict)
+    finished: dict[int, Finished] = field(default_factory=dict)
+    pending: list[PendingEval] = field(default_factory=list)
+    next_seq: int = 0
+    clock: float = 0.0
+
+    @property
+    def outstanding(self) -> int:
+        """Groups that hold a slot."""
+        return len(self.in_flight) + len(self.finished) + self.taken
+
+    def admit(self) -> Ticket:
+        """Draw the next prompt and give it a ticket."""
+        ticket = Ticket(self.next_ordinal, self.curriculum.draw(), self.published)
+        self.next_ordinal += 1
+        self.in_flight[ticket.ordinal] = ticket
+        return ticket
+
+    def land(self, ticket: Ticket, group: Group, *, reject: bool) -> None:
+        """A scored group has come in: its history counts, whatever becomes of it."""
+        del self.in_flight[ticket.ordinal]
+        self.curriculum.observe(ticket.prompt, group.passes, len(group.completions))
+        if reject:
+            self.rejected += 1
+        else:
+            self.finished[ticket.ordinal] = Finished(ticket, group)
+
+    def take(self, ordinals: list[int]) -> list[Group]:
+        """Consume a batch; its slots stay closed until `taken` is reset."""
+        groups = [self.finished.pop(ordinal).group for ordinal in ordinals]
+        self.taken += len(groups)
+        self.tokens += sum(group.tokens for group in groups)
+        self.updates += 1
+        return groups
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return {
+            **plain,
+            "curriculum": self.curriculum.to_json(),
+            "ledger": self.ledger.to_json(),
+            "in_flight": [asdict(ticket) for ticket in self.in_flight.values()],
+            "finished": [
+                {"ticket": asdict(f.ticket), "group": f.group.to_json()}
+                for f in self.finished.values()
+            ],
+            "pending": [asdict(pending) for pending in self.pending],
+        }
+
+    def load_json(self, data: dict[str, Any]) -> None:
+        for name in _PLAIN:
+            setattr(self, name, data[name])
+        self.curriculum.load_json(data["curriculum"])
+        self.ledger.load_json(data["ledger"])
+        self.in_flight = {row["ordinal"]: Ticket(**row) for row in data["in_flight"]}
+        finished = [
+            Finished(Ticket(**row["ticket"]), Group.from_json(row["group"]))
+            for row in data["finished"]
+        ]
+        self.finished = {f.ticket.ordinal: f for f in finished}
+        self.pending = [PendingEval(**row) for row in data["pending"]]
+
+
+_PLAIN = (
+    "version",
+    "published",
+    "updates",
+    "next_ordinal",
+    "taken",
+    "rejected",
+    "tokens",
+    "next_seq",
+    "clock",
+)
+
+
+def save_checkpoint(folder: Path, state: LoopState, world: World, algorithm_id: str) -> Path:
+    """Write `folder/update-<n>` beside its final name and rename it, so that a torn one is never taken for good.
+
+    Older checkpoints are removed once the new one stands.
+    """
+    target = folder / f"update-{state.updates}"
+    draft = folder / f".update-{state.updates}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    world.save(draft)
+    loop = {"format": FORMAT, "algorithm_id": algorithm_id, "state": state.to_json()}
+    with (draft / "loop.json").open("w") as file:
+        json.dump(loop, file, separators=(",", ":"))
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(target, ignore_errors=True)
+    draft.rename(target)
+    for old in folder.glob("update-*"):
+        if old != target:
+            shutil.rmtree(old)
+    return target
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the most updates, if there is one."""
+    found = [path for path in folder.glob("update-*") if (path / "loop.json").exists()]
+    return max(found, key=lambda path: int(path.name.removeprefix("update-")), default=None)
+
+
+def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:
+    """Fill `state` from a checkpoint; the world loads its own part from the same folder.
+
+    Raises:
+        CheckpointError: unreadable, of another format, or of another algorithm.
+    """
+    try:
+        data = json.loads((path / "loop.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error}") from None
+    if data.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has checkpoint format {data.get('format')!r}; this version reads {FORMAT}"
+        )
+    if data["algorithm_id"] != algorithm_id:
+        raise CheckpointError(
+            f"{path} belongs to algorithm {data['algorithm_id']}, the recipe is {algorithm_id}: "
+            "resume with the recipe.toml of the run, or start a new run"
+        )
+    state.load_json(data["state"])

@@ -1,0 +1,213 @@
+"""The policy update, the same in every world: `prepare` on the whole batch once, `policy_update` on each shard.
+
+prepare        drop zero-variance groups -> advantages -> token weights (over what survives)
+policy_update  log-probs -> per-token loss -> sum of weight * loss -> gradients summed -> one AdamW step
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from scalerl import metrics
+from scalerl.advantages import advantages
+from scalerl.batch import RolloutBatch, TrainBatch
+from scalerl.errors import BatchError
+from scalerl.logprobs import sampled_logprobs
+from scalerl.losses import CAPPED, LOSSES, log_ratio
+from scalerl.recipe import CustomLoss, Loss, Optimizer, Recipe
+from scalerl.reduction import token_weights
+from scalerl.shapes import IdB, MaskB
+from scalerl.user_code import load_function
+from scalerl.world import UpdateStats
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LossFn = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class TrainablePolicy(Protocol):
+    """A model whose LM head is applied outside it, so that its precision is the recipe's."""
+
+    @property
+    def head_VD(self) -> Tensor: ...
+
+    def hidden(self, token_BT: Tensor) -> Tensor: ...
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class LossPair:
+    """A loss with its keywords bound, and the function that marks the tokens on which its cap or clip acts."""
+
+    term: LossFn
+    capped: LossFn | None  # None: a loss of the user's own, of which we cannot know
+
+    @classmethod
+    def of(cls, spec: Loss, *, allow_code: bool = False) -> "LossPair":
+        """The functions that a recipe's `loss` names.
+
+        Raises:
+            InputError: a custom loss without `allow_code`, or one that cannot be imported.
+        """
+        if isinstance(spec, CustomLoss):
+            return cls(
+                partial(load_function(spec.function, allow_code=allow_code), **spec.keywords), None
+            )
+        keywords = spec.model_dump(exclude={"kind"})
+        return cls(partial(LOSSES[spec.kind], **keywords), partial(CAPPED[spec.kind], **keywords))
+
+
+def mixed_groups(correct_B: MaskB, group_B: IdB) -> MaskB:
+    """True on rows whose group has both a pass and a fail: decided on correctness, by exact counts."""
+    group_of_B = group_B.unique(return_inverse=True)[1]
+    size_P = torch.bincount(group_of_B)
+    passes_P = torch.bincount(group_of_B[correct_B], minlength=len(size_P))
+    return ((passes_P > 0) & (passes_P < size_P))[group_of_B]
+
+
+def prepare(batch: RolloutBatch, recipe: Recipe) -> TrainBatch:
+    """Decide, on the whole batch and once, which rows are trained on and what each token weighs.
+
+    Dropped groups leave every denominator: the standard deviation of the advantages and the weights are
+    taken over what survives, so adding an all-right or all-wrong group changes nothing.
+
+    Raises:
+        BatchError: a reward or log-prob that is not a number, or a token without a version.
+    """
+    batch.check()
+    if recipe.zero_variance != "keep":
+        batch = batch.select(mixed_groups(batch.correct_B, batch.group_B))
+    return TrainBatch(
+        token_BT=batch.token_BT,
+        mask_BT=batch.mask_BT,
+        behavior_logp_BT=batch.behavior_logp_BT,
+        version_BT=batch.version_BT,
+        adv_B=advantages(batch.reward_B, batch.group_B, recipe.advantage),
+        weight_BT=token_weights(batch.mask_BT, batch.group_B, recipe.aggregation),
+    )
+
+
+def make_optimizer(parameters: Iterable[torch.nn.Parameter], spec: Optimizer) -> torch.optim.AdamW:
+    """AdamW; `eps` far below any gradient makes its step independent of a constant factor on the loss."""
+    betas = (spec.beta1, spec.beta2)
+    return torch.optim.AdamW(
+        parameters,
+        lr=spec.learning_rate,
+        betas=betas,
+        eps=spec.eps,
+        weight_decay=spec.weight_decay,
+        foreach=True,
+    )
+
+
+def learning_rate(spec: Optimizer, version: int) -> float:
+    """Of the step that turns `version` into the next: linear from 1/warmup to 1, then constant."""
+    return spec.learning_rate * min(1.0, (version + 1) / max(1, spec.warmup_updates))
+
+
+def policy_update(
+    policy: TrainablePolicy,
+    optimizer: torch.optim.Optimizer,
+    batch: TrainBatch,
+    recipe: Recipe,
+    loss: LossPair,
+    *,
+    micro_batch_tokens: int = 16_384,
+    temperature: float = 1.0,
+    reduce_gradients: Callable[[], None] = lambda: None,
+) -> dict[str, metrics.Metric]:
+    """One optimiser step on one rank's rows; gradients of micro-batches and ranks are summed, never averaged.
+
+    Args:
+        batch: this rank's rows of what `prepare` decided on the whole batch.
+        micro_batch_tokens: padded tokens per forward pass. The result does not depend on it.
+        temperature: of sampling; the trainer scores the tempered distribution that was sampled from.
+        reduce_gradients: sums the gradients of all ranks, after the last backward pass.
+
+    Raises:
+        BatchError: the gradient is not finite; nothing was updated.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    shards = batch.shards(micro_batch_tokens)
+    merged = metrics.merge_all(
+        [_backward(policy, shard, recipe, loss, temperature) for shard in shards]
+    )
+    reduce_gradients()
+    norm = torch.nn.utils.get_total_norm(
+        [p.grad for p in policy.parameters() if p.grad is not None]
+    )
+    if not torch.isfinite(norm):
+        raise BatchError(
+            f"the gradient norm is {norm.item()}, so nothing was updated: look at kl and capped of the last updates"
+        )
+    optimizer.step()
+    return {**merged, "grad_norm": metrics.Max(norm.item())}
+
+
+def _backward(
+    policy: TrainablePolicy, shard: TrainBatch, recipe: Recipe, loss: LossPair, temperature: float
+) -> dict[str, metrics.Metric]:
+    """Add one micro-batch's gradient to the parameters; its metrics as sums."""
+    hidden_BTD = policy.hidden(shard.token_BT[:, :-1])
+    mask_BT = shard.mask_BT[:, 1:]  # the state at t predicts token t + 1
+    logp_N, entropy_N = sampled_logprobs(
+        hidden_BTD[mask_BT],
+        policy.head_VD,
+        shard.token_BT[:, 1:][mask_BT],
+        head_dtype=DTYPES[recipe.head_dtype],
+        temperature=temperature,
+    )
+    behavior_BT = shard.behavior_logp_BT[:, 1:]
+    logp_BT = torch.zeros_like(behavior_BT).masked_scatter(mask_BT, logp_N)
+    term_BT = loss.term(logp_BT, behavior_BT, shard.adv_B, mask_BT)
+    if term_BT.shape != mask_BT.shape:
+        raise BatchError(
+            f"the loss returned shape {tuple(term_BT.shape)}: one term per token, {tuple(mask_BT.shape)}, is needed"
+        )
+    value = (shard.weight_BT[:, 1:] * term_BT).sum()
+    value.backward()
+    logp_BT = logp_BT.detach()
+    tokens = int(mask_BT.sum())
+    found: dict[str, metrics.Metric] = {
+        "loss": metrics.Sum(value.item()),
+        "entropy": metrics.Mean(entropy_N.sum().item(), tokens),
+        **metrics.ratio_stats(log_ratio(logp_BT, behavior_BT, mask_BT)[mask_BT].cpu().numpy()),
+    }
+    if loss.capped is not None:
+        capped = int(loss.capped(logp_BT, behavior_BT, shard.adv_B, mask_BT).sum())
+        found["capped"] = metrics.Mean(capped, tokens)
+    return found
+
+
+def update_stats(
+    batch: RolloutBatch, train: TrainBatch, version: int, found: dict[str, metrics.Metric]
+) -> UpdateStats:
+    """What an `update` event says of a batch: rates over all of it, lags over its trained tokens."""
+    lag_N = version - train.version_BT[train.mask_BT]
+    return UpdateStats(
+        skipped=train.rows == 0,
+        reward=batch.reward_B.mean().item(),
+        pass_rate=_share(batch.correct_B),
+        truncated=_share(batch.truncated_B),
+        interrupted=_share(batch.interrupted_B),
+        zero_variance=_zero_variance_share(batch),
+        length_mean_tokens=(batch.version_BT >= 0).sum().item() / batch.reward_B.shape[0],
+        trained_tokens=lag_N.numel(),
+        lag_tokens=torch.bincount(lag_N).tolist() if lag_N.numel() else [],
+        **{name: metric.value for name, metric in found.items()},
+    )
+
+
+def _share(flag_B: MaskB) -> float:
+    return flag_B.float().mean().item()
+
+
+def _zero_variance_share(batch: RolloutBatch) -> float:
+    """Share of groups, not of rows."""
+    mixed_B = mixed_groups(batch.correct_B, batch.group_B)
+    groups = batch.group_B.unique().numel()
+    return 1.0 - batch.group_B[mixed_B].unique().numel() / groups

@@ -1,0 +1,51 @@
+"""The one door through which code of the user's own comes in: a function named FILE.py:FN or MODULE:FN.
+
+Recipes and sites are data; a recipe that names code runs only when the caller has said so (`--allow-code`).
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import InputError
+
+
+def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
+    """Import a file or module and return the function it holds.
+
+    Raises:
+        InputError: not allowed, no such file or module, an error while importing it, or no such function.
+    """
+    if not allow_code:
+        raise InputError(f"{name!r} is code of your own: add --allow-code to run it")
+    place, _, attribute = name.rpartition(":")
+    try:
+        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"importing {place!r} failed: {type(error).__name__}: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise InputError(f"{place!r} has no function {attribute!r}")
+    return function
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"there is no file {path} (looked for from {Path.cwd().name or '/'}/)")
+    spec = importlib.util.spec_from_file_location(f"_scalerl_user_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> Any:
+    # Appended, never put first: a file of the user's must not shadow an installed module.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    return importlib.import_module(name)

@@ -1,0 +1,193 @@
+"""A run from its plan to its folder: started, resumed, stopped, fitted."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.clock import run_virtual
+from scalerl.compute import Ledger
+from scalerl.curriculum import curriculum_of
+from scalerl.errors import InputError
+from scalerl.events import Event, EventLog, evaluations, parse_lines, read_events
+from scalerl.loop import Control, Loop
+from scalerl.recipe import Recipe
+from scalerl.settings import Layers, read_toml, to_toml
+from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
+from scenarios.scenario import Plan
+from scenarios.worlds import open_world
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `fit` is None where the curve is too short to be fitted."""
+
+    name: str
+    arm: str
+    seed: int
+    algorithm_id: str
+    status: str
+    folder: Path
+    fit: dict[str, Any] | None
+    gpu_hours: dict[str, dict[str, float]]
+    evaluations: list[Event]
+
+
+def runs_root() -> Path:
+    return Path(os.environ.get("SCALERL_RUNS", "runs"))
+
+
+def choose_folder(plan: Plan, plans: int, out: Path | None) -> Path:
+    """Where a plan's run goes: an unfinished run of the same recipe is taken up, a finished one never overwritten.
+
+    Raises:
+        InputError: `out` holds a finished run, or an unfinished one of another recipe.
+    """
+    if out is not None:
+        folder = out if plans == 1 else out / plan.arm / f"seed-{plan.recipe.seed}"
+        if is_finished(folder):
+            raise InputError(
+                f"{folder} holds a finished run, which is never overwritten: choose another --out"
+            )
+        if is_begun(folder) and (difference := differing_keys(folder, plan.recipe)):
+            keys = ", ".join(difference)
+            raise InputError(
+                f"{folder} holds an unfinished run of another recipe (differing in {keys}): choose another --out"
+            )
+        return folder
+    first = runs_root() / plan.name / plan.arm / f"seed-{plan.recipe.seed}"
+    folder, attempt = first, 1
+    while is_begun(folder) and (
+        is_finished(folder) or is_locked(folder) or differing_keys(folder, plan.recipe)
+    ):
+        attempt += 1
+        folder = first.with_name(f"{first.name}.{attempt}")
+    return folder
+
+
+def is_begun(folder: Path) -> bool:
+    return (folder / "recipe.toml").exists()
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the surviving timeline ends with a run that is done."""
+    log = folder / "events.jsonl"
+    return log.exists() and any(
+        e["kind"] == "done" and e["status"] != "stopped" for e in read_events(log)[-1:]
+    )
+
+
+def differing_keys(folder: Path, recipe: Recipe) -> list[str]:
+    """Dotted keys in which the recipe of a run folder differs from this one."""
+    layers = Layers()
+    layers.add(read_toml(folder / "recipe.toml"), str(folder / "recipe.toml"))
+    theirs, ours = _flat(layers.build(Recipe).model_dump()), _flat(recipe.model_dump())
+    return sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+
+
+def run(
+    plan: Plan,
+    folder: Path,
+    *,
+    listen: Callable[[Event], None] | None = None,
+    control: Control | None = None,
+    allow_code: bool = False,
+) -> RunResult:
+    """Run, or take up, one plan in its folder.
+
+    Raises:
+        InputError: the folder is in use, or code was not allowed. RunFailed: the first failure, in one line.
+    """
+    recipe = plan.recipe
+    world = open_world(recipe, allow_code=allow_code)
+    with locked(folder):
+        if not is_begun(folder):
+            (folder / "recipe.toml").write_text(to_toml(recipe.model_dump(mode="json")))
+        state = LoopState(
+            curriculum_of(recipe, len(world.train)),
+            Ledger(world.gpus),
+        )
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+        if checkpoint is not None:
+            load_checkpoint(checkpoint, state, recipe.algorithm_id())
+            world.load(checkpoint)
+        log = EventLog(folder / "events.jsonl", listen)
+        try:
+            if any(True for _ in parse_lines(folder / "events.jsonl")):
+                log.resume(
+                    state.next_seq, clock=state.clock, gpu_h=state.ledger.gpu_hours(state.clock)
+                )
+            loop = Loop(
+                recipe, world, state, log, checkpoints=folder / "checkpoints", control=control
+            )
+            return run_virtual(_finish(plan, folder, loop), start=state.clock)
+        finally:
+            log.close()
+
+
+async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
+    """Run the loop, then write what the curve says as the last event."""
+    status = await loop.run()
+    points = evaluations(read_events(folder / "events.jsonl"))
+    fit = fit_points(points)
+    gpu_hours = loop.state.ledger.report(loop.world.clock.now())
+    loop.emit("done", status=status, fit=fit, gpu_hours=gpu_hours)
+    recipe = plan.recipe
+    return RunResult(
+        plan.name,
+        plan.arm,
+        recipe.seed,
+        recipe.algorithm_id(),
+        status,
+        folder,
+        fit,
+        gpu_hours,
+        points,
+    )
+
+
+def fit_points(points: list[Event]) -> dict[str, Any] | None:
+    """The sigmoid through evaluation events, R0 free; None if there are too few points or no rise to fit."""
+    from scalerl.fit import FitError, fit_sigmoid
+
+    try:
+        fit = fit_sigmoid(
+            [point["C"] for point in points], [point["pass_rate"] for point in points]
+        )
+    except FitError:
+        return None
+    return asdict(fit)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for as long as the run lasts; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder} is in use by a run that is still going: choose another --out"
+            ) from None
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    try:
+        with locked(folder):
+            return False
+    except InputError:
+        return True
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat

@@ -1,0 +1,126 @@
+"""Scenarios: questions one can run. A question has arms (recipes with overrides), a site and seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+import scalerl
+from scalerl.errors import InputError
+from scalerl.recipe import Recipe, Spec
+from scalerl.settings import (
+    COMMAND_LINE,
+    Layers,
+    find,
+    override_tables,
+    read_layers,
+    read_toml,
+    unknown,
+)
+
+HERE = Path(__file__).parent
+SITES = HERE / "sites"
+RECIPES = Path(scalerl.__file__).parent / "recipes"
+DEFAULT_SITE = "sandbox"
+
+
+class Arm(Spec):
+    """One recipe of a scenario."""
+
+    recipe: str = Field(description="a named recipe or a recipe file")
+    set: dict[str, Any] = Field(default={}, description="overrides, as a table of recipe keys")
+
+
+class Scenario(Spec):
+    """A question one can run."""
+
+    name: str
+    question: str = Field(description="what one learns from it, in one sentence")
+    site: str = DEFAULT_SITE
+    seeds: int = Field(default=1, gt=0, description="seeds 0 .. seeds - 1 of every arm")
+    arms: dict[str, Arm] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run that has been asked for: its recipe is complete, site and seed included."""
+
+    name: str
+    arm: str
+    recipe: Recipe
+
+
+def names() -> dict[str, str]:
+    """Everything that `scalerl run` takes by name, each with a line about it."""
+    scenarios = {path.stem: _scenario(path).question for path in sorted(HERE.glob("*.toml"))}
+    return scenarios | {path.stem: _comment(path) for path in sorted(RECIPES.glob("*.toml"))}
+
+
+def plan(
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    site: str | None = None,
+    arm: str | None = None,
+    seeds: int | None = None,
+) -> list[Plan]:
+    """Every run of a scenario, a named recipe or a recipe file, validated before the first one starts.
+
+    Raises:
+        InputError: an unknown name, key or arm, or a value out of range.
+    """
+    scenario = _named(name)
+    if arm is not None and arm not in scenario.arms:
+        raise InputError(
+            f"scenario {scenario.name!r} has no arm {arm!r}; it has {', '.join(scenario.arms)}"
+        )
+    chosen = {arm: scenario.arms[arm]} if arm else scenario.arms
+    plans: list[Plan] = []
+    for label, spec in chosen.items():
+        recipe = _resolve(spec, site, scenario.site, overrides, scenario.name)
+        first = recipe.seed
+        count = seeds if seeds is not None else scenario.seeds
+        plans += [Plan(scenario.name, label, recipe.with_seed(first + i)) for i in range(count)]
+    return plans
+
+
+def _named(name: str) -> Scenario:
+    """A scenario as it is; a recipe as a scenario of one arm."""
+    if (path := HERE / f"{name}.toml").is_file():
+        return _scenario(path)
+    if name.endswith(".toml"):
+        path = Path(name)
+        if "arms" in read_toml(path):
+            return _scenario(path)
+    elif not (path := RECIPES / f"{name}.toml").is_file():
+        raise unknown("scenario or recipe", name, names())
+    return Scenario(name=path.stem, question=_comment(path), arms={path.stem: Arm(recipe=name)})
+
+
+def _resolve(
+    arm: Arm, site: str | None, default_site: str, overrides: Sequence[str], scenario: str
+) -> Recipe:
+    """Recipe file, then site (unless the file brings its own), then the arm's settings, then the command line's."""
+    layers = read_layers(find(arm.recipe, RECIPES, "recipe"), RECIPES, "recipe")
+    if site is not None or "site" not in layers.values:
+        path = find(site or default_site, SITES, "site")
+        layers.values.pop("site", None)
+        layers.add({"site": read_layers(path, SITES, "site").values}, path.name)
+    layers.add(arm.set, f"{scenario}.toml")
+    for table in override_tables(overrides):
+        layers.add(table, COMMAND_LINE)
+    return layers.build(Recipe)
+
+
+def _scenario(path: Path) -> Scenario:
+    layers = Layers()
+    layers.add(read_toml(path), path.name)
+    return layers.build(Scenario)
+
+
+def _comment(path: Path) -> str:
+    """The first line of a file, without its mark: what it is for."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").strip()

@@ -1,0 +1,200 @@
+"""The command line. Each command parses, calls one function below it, and prints; nothing heavy is imported before."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="scalerl",
+    help="Understand, test and plan LLM training with RL: the ScaleRL recipe, its scaling curve, on a laptop.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+INTERRUPTED = 130
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def bare(context: typer.Context) -> None:
+    """Without a command: run the scenario `tiny` and show its scaling curve."""
+    if context.invoked_subcommand is None:
+        run("tiny")
+
+
+@app.command("run")
+def run_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME_OR_FILE]", help="A scenario, a recipe, or a .toml file."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="e.g. loss.eps_max=4")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="SITE", help="Where it runs: a site or a .toml file."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."
+        ),
+    ] = None,
+    arm: Annotated[str | None, typer.Option("--arm", help="Only this arm of the scenario.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="How many seeds, counted up from the recipe's."),
+    ] = None,
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Import the Python functions that the recipe names."),
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List what can be run by name.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario, a named recipe or a recipe file; resumes if DIR holds an unfinished run."""
+    if list_:
+        list_names(as_json)
+    elif name is None:
+        fail("say what to run: a NAME from `scalerl run --list`, or a .toml file")
+    else:
+        run(
+            name,
+            overrides or [],
+            on=on,
+            out=out,
+            arm=arm,
+            seeds=seeds,
+            allow_code=allow_code,
+            as_json=as_json,
+        )
+
+
+@app.command("fit")
+def fit_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE_OR_RUN", help="A run folder, an events.jsonl, or a CSV.")
+    ],
+    x: Annotated[
+        str | None, typer.Option("--x", metavar="COL", help="CSV column with the compute.")
+    ] = None,
+    y: Annotated[
+        str | None, typer.Option("--y", metavar="COL", help="CSV column with the pass rate.")
+    ] = None,
+    r0: Annotated[
+        float | None, typer.Option("--r0", help="Pass rate before RL; fitted if not given.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="LO:HI", help="Only points with LO <= C <= HI."),
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", metavar="paper|paper-drawn", help="The paper's grid; needs --r0."),
+    ] = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option("--at", metavar="C", help="Predict the pass rate at C; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit the sigmoid R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B) to a run or a CSV."""
+    from tui.fitting import fit_source, show_fit
+
+    with errors():
+        curve = fit_source(source, x=x, y=y, r0=r0, window=window, grid=grid)
+        show_fit(curve, at or [], as_json=as_json)
+
+
+@app.command("doctor")
+def doctor_command(as_json: Json = False) -> None:
+    """Say what this machine can run."""
+    from tui.doctor import examine, show
+
+    checks = examine()
+    show(checks, as_json=as_json)
+    raise typer.Exit(0 if all(check.ok for check in checks if check.needed) else 1)
+
+
+@app.command("pretrain")
+def pretrain_command(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where the Hugging Face folder goes.")
+    ],
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")
+    ] = 0,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", min=1, help="Optimiser steps; the shipped policy took the default."
+        ),
+    ] = None,
+) -> None:
+    """Rebuild the start policy of the tiny world by supervised learning (about three minutes)."""
+    from tui.pretraining import pretrain_with_progress
+
+    with errors():
+        pretrain_with_progress(out, seed, steps)
+
+
+def run(
+    name: str, overrides: list[str] | None = None, *, as_json: bool = False, **options: Any
+) -> None:
+    """Plan, run and report; the exit status says how it ended."""
+    from tui.running import run_plans
+
+    with errors():
+        results = run_plans(name, overrides or [], as_json=as_json, **options)
+    if any(result.status == "stopped" for result in results):
+        raise typer.Exit(INTERRUPTED)
+
+
+def list_names(as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scenarios.scenario import names
+
+    if as_json:
+        print(json.dumps(names(), indent=2))
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, about in names().items():
+        table.add_row(name, about)
+    Console().print(table)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """What a person can mend is one sentence and exit status 2; a run that failed is one and exit status 1."""
+    from scalerl.errors import InputError, ScaleRLError
+
+    try:
+        yield
+    except InputError as error:
+        fail(str(error))
+    except ScaleRLError as error:
+        fail(str(error), status=1)
+    except KeyboardInterrupt:
+        fail("interrupted", status=INTERRUPTED)
+
+
+def fail(message: str, *, status: int = 2) -> NoReturn:
+    print(f"scalerl: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def main() -> None:
+    """The console script."""
+    app()

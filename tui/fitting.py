@@ -1,0 +1,162 @@
+"""`scalerl fit`: a curve from a run or a CSV, fitted, drawn, and read off at given compute."""
+
+import csv
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from scalerl.errors import InputError
+from scalerl.events import evaluations, read_events
+from scalerl.fit import FitError, SigmoidFit, fit_sigmoid
+from tui.curve import plot_curve
+
+X_NAMES = ("gpu_hours", "gpu_h", "C", "compute")
+Y_NAMES = ("pass_rate", "R", "reward")
+
+
+@dataclass(frozen=True)
+class FittedCurve:
+    """Points (C, R), their unit, and the sigmoid through those in the window."""
+
+    points: list[tuple[float, float]]
+    unit: str
+    window: tuple[float, float] | None
+    fit: SigmoidFit
+
+
+def fit_source(
+    source: Path,
+    *,
+    x: str | None,
+    y: str | None,
+    r0: float | None,
+    window: str | None,
+    grid: str | None,
+) -> FittedCurve:
+    """Read and fit.
+
+    Raises:
+        InputError: no such file or column, a value that is no number, too few points, or a grid without R0.
+    """
+    points, unit = read_points(source, x, y)
+    limits = _window(window) if window else None
+    if grid is not None and grid not in get_args(Grid):
+        raise InputError(f"--grid {grid!r}: must be one of {', '.join(get_args(Grid))}")
+    try:
+        fit = fit_sigmoid(
+            [C for C, _ in points], [R for _, R in points], R0=r0, window=limits, grid=grid
+        )
+    except FitError as error:
+        raise InputError(f"{source}: {error}") from None
+    return FittedCurve(points, unit, limits, fit)
+
+
+def read_points(
+    source: Path, x: str | None, y: str | None
+) -> tuple[list[tuple[float, float]], str]:
+    """Points in order of compute, and the unit of compute."""
+    log = source / "events.jsonl" if source.is_dir() else source
+    if log.suffix == ".jsonl":
+        points = [(float(e["C"]), float(e["pass_rate"])) for e in evaluations(read_events(log))]
+        if not points:
+            raise InputError(f"{log} holds no evaluation yet")
+        return points, "GPU-h"
+    return _read_csv(source, x, y)
+
+
+def _read_csv(path: Path, x: str | None, y: str | None) -> tuple[list[tuple[float, float]], str]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    if not rows:
+        raise InputError(f"{path} has no rows below its header")
+    columns = [name for name in rows[0] if name]
+    x, y = (
+        x or _default(columns, X_NAMES, "--x", path),
+        y or _default(columns, Y_NAMES, "--y", path),
+    )
+    for name in (x, y):
+        if name not in columns:
+            raise InputError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
+    points = [
+        (_number(row[x], x, line, path), _number(row[y], y, line, path))
+        for line, row in enumerate(rows, 2)
+    ]
+    return sorted(points), "GPU-h" if x in X_NAMES else x
+
+
+def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
+    """Print the fitted curve, in text or as one JSON document."""
+    fit = curve.fit
+    forecast = [{"C": C, "R": float(fit.predict(C))} for C in at]
+    if as_json:
+        window = list(curve.window) if curve.window else None
+        print(
+            json.dumps(
+                {**asdict(fit), "window": window, "unit": curve.unit, "forecast": forecast},
+                indent=2,
+            )
+        )
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        "\n".join(
+            plot_curve(curve.points, fit, width=min(console.width, 110), height=20, unit=curve.unit)
+        )
+    )
+    console.print(fit_sentence(asdict(fit), fit.n, curve.unit))
+    for row in forecast:
+        console.print(f"R({row['C']:g} {curve.unit}) = {row['R']:.3f}")
+
+
+def curve_lines(
+    points: list[tuple[float, float]], fit: dict[str, Any] | None, *, width: int, height: int
+) -> list[str]:
+    """The plot of a run, whose fit is known as the fields of its event."""
+    return plot_curve(points, SigmoidFit(**fit) if fit else None, width=width, height=height)
+
+
+def fit_sentence(fit: dict[str, Any] | None, evaluations: int, unit: str) -> str:
+    """The four numbers of a curve and how well it fits; A and B lie on a ridge, so never B alone."""
+    if fit is None:
+        return f"no fit: {evaluations} evaluations do not show a rise to fit a sigmoid to"
+    edge = ", at the edge of the grid: do not trust it" if fit["at_edge"] else ""
+    return (
+        f"A {fit['A']:.3f}   B {fit['B']:.2f}   C_mid {fit['C_mid']:.1f} {unit}   R0 {fit['R0']:.3f}"
+        f" ({'given' if fit['R0_fixed'] else 'fitted'})   rmse {fit['rmse']:.4f} over {fit['n']} evaluations{edge}"
+    )
+
+
+def _window(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(low or "-inf"), float(high or "inf")
+    except ValueError:
+        raise InputError(f"--window {text!r} is not LO:HI, e.g. 1500:50000") from None
+
+
+def _default(columns: list[str], names: tuple[str, ...], option: str, path: Path) -> str:
+    for name in names:
+        if name in columns:
+            return name
+    raise InputError(
+        f"{path}: say which column to take with {option}; there are {', '.join(columns)}"
+    )
+
+
+def _number(text: str | None, column: str, line: int, path: Path) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{path}, line {line}: {column} = {text!r} is not a finite number")
+    return value

@@ -1,0 +1,174 @@
+"""`scalerl run`: progress while a run goes on, a line for each evaluation, and the curve at its end."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scalerl.events import Event
+from scalerl.loop import Control
+from scenarios.runs import RunResult, choose_folder, run
+from scenarios.scenario import Plan, plan
+from tui.fitting import curve_lines, fit_sentence
+
+HEADER = (
+    "version   GPU-h  pass rate      newest update: truncated interrupted   lag (max)"
+    "  zero var.  tokens"
+)
+
+
+def run_plans(
+    name: str,
+    overrides: Sequence[str],
+    *,
+    on: str | None = None,
+    out: Path | None = None,
+    arm: str | None = None,
+    seeds: int | None = None,
+    allow_code: bool = False,
+    as_json: bool = False,
+) -> list[RunResult]:
+    """Every run that was asked for, one after the other; a stop ends the rest too."""
+    plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
+    folders = [
+        choose_folder(each, len(plans), out) for each in plans
+    ]  # all refusals before the first run
+    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    results: list[RunResult] = []
+    with stop_on_interrupt(console) as control:
+        for each, folder in zip(plans, folders, strict=True):
+            with Display(console, each, folder, silent=as_json) as display:
+                results.append(
+                    run(each, folder, listen=display.event, control=control, allow_code=allow_code)
+                )
+            if not as_json:
+                report(console, results[-1], allow_code=allow_code)
+            if control.stop:
+                break
+    if as_json:
+        print(json.dumps({"runs": [document(result) for result in results]}, indent=2))
+    return results
+
+
+class Display:
+    """A progress bar where there is a terminal, and a line for each evaluation of the validation set anywhere."""
+
+    def __init__(self, console: Console, plan: Plan, folder: Path, *, silent: bool) -> None:
+        assert plan.recipe.site is not None
+        self.console, self.plan, self.folder, self.silent = console, plan, folder, silent
+        self.updates = plan.recipe.site.updates
+        self.last: Event = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} updates"),
+        )
+        live = console.is_terminal and not silent
+        self.progress = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[now]}"),
+            console=console,
+            disable=not live,
+        )
+
+    def __enter__(self) -> "Display":
+        recipe = self.plan.recipe
+        if not self.silent:
+            about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}, algorithm {recipe.algorithm_id()}"
+            self.console.print(f"{about}  ->  {self.folder}\n{HEADER}")
+        self.progress.start()
+        self.task = self.progress.add_task("training", total=self.updates, now="")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def event(self, event: Event) -> None:
+        """Take notice of one event of the run."""
+        match event["kind"]:
+            case "update":
+                self.last = event
+                now = f"reward {event['reward']:+.2f}, {event['gpu_h']:.0f} GPU-h"
+                self.progress.update(self.task, completed=event["update"], now=now)
+            case "eval" if event["set"] == "validation" and not self.silent:
+                self.console.print(evaluation_line(event, self.last))
+            case "warning" | "fault" if not self.silent:
+                self.console.print(f"{event['kind']}: {event.get('what') or event.get('cause')}")
+            case "resume" if not self.silent:
+                self.console.print(f"resumed at {event['gpu_h']:.1f} GPU-h")
+
+
+def evaluation_line(event: Event, update: Event) -> str:
+    """An evaluation, and beside it what the newest update was like; stands under `HEADER`."""
+    shown = f"{event['version']:>7} {event['C']:7.1f}  {event['pass_rate']:.3f} ±{event['se']:.3f}"
+    if not update:
+        return shown
+    lags = update["lag_tokens"]
+    mean = sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags))
+    lag = f"{mean:.1f} ({max(0, len(lags) - 1)})"
+    return (
+        f"{shown}  {update['update']:>14} {update['truncated']:>9.1%} {update['interrupted']:>11.1%}"
+        f" {lag:>11} {update['zero_variance']:>10.0%} {update['length_mean_tokens']:>7.1f}"
+    )
+
+
+def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
+    """The curve, what was fitted, what it cost, where it is, and how to go on."""
+    points = [(event["C"], event["pass_rate"]) for event in result.evaluations]
+    width = min(console.width, 110)
+    if points:
+        console.print("\n".join(["", *curve_lines(points, result.fit, width=width, height=20)]))
+    console.print(fit_sentence(result.fit, len(points), "GPU-h"))
+    console.print(cost_sentence(result.gpu_hours))
+    console.print(f"run folder: {result.folder}")
+    if result.status == "stopped":
+        flag = " --allow-code" if allow_code else ""
+        console.print(
+            f"stopped; to resume:  scalerl run {result.folder}/recipe.toml --out {result.folder}{flag}"
+        )
+    elif result.status != "done":
+        console.print(f"the run ended early: {result.status}")
+
+
+def cost_sentence(gpu_hours: dict[str, dict[str, float]]) -> str:
+    """GPU-hours by role, C first."""
+    total = {role: sum(phases.values()) for role, phases in gpu_hours.items()}
+    idle = {role: gpu_hours[role]["idle"] / max(total[role], 1e-9) for role in gpu_hours}
+    evaluation = total["evaluator"] - gpu_hours["evaluator"]["idle"]
+    return (
+        f"C = {total['generator'] + total['trainer']:.1f} GPU-h:"
+        f" generators {total['generator']:.1f} ({idle['generator']:.0%} idle),"
+        f" trainers {total['trainer']:.1f} ({idle['trainer']:.0%} idle);"
+        f" evaluation, outside C, {evaluation:.1f}"
+    )
+
+
+def document(result: RunResult) -> dict[str, Any]:
+    """A run as JSON."""
+    return {**asdict(result), "folder": str(result.folder)}
+
+
+@contextmanager
+def stop_on_interrupt(console: Console) -> Iterator[Control]:
+    """The first Ctrl-C asks the run to stop after the update under way; the second one ends it at once."""
+    control = Control()
+
+    def interrupt(number: int, frame: Any) -> None:
+        if control.stop:
+            raise KeyboardInterrupt
+        control.stop = True
+        console.print("stopping after this update (Ctrl-C again to end at once)")
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield control
+    finally:
+        signal.signal(signal.SIGINT, before)
