@@ -126,10 +126,10 @@ class TrainBatch(_Rows):
         while end > 0:
             width = int(length_B[order[end - 1]])
             start = max(0, end - max(1, max_tokens // width))
-            shards.append(
-                self.select(order[start:end])._each(
-                    lambda part, width=width: part[:, :width] if part.dim() == 2 else part
-                )
-            )
+            rows = order[start:end]
+            shards.append(self.select(rows)._trim(width))
             end = start
         return shards
+
+    def _trim(self, width: int) -> "TrainBatch":
+        return self._each(lambda part: part[:, :width] if part.dim() == 2 else part)

@@ -342,7 +342,7 @@ def _fit_relative(x_N: Floats, R_N: Floats, w_N: Floats, R0: float | None) -> _F
         a, g, _ = line.solve(_shape(x_N, theta[:1], theta[1:])[0])
     R0_hat, A = float(a), min(float(a + g), 1.0)
     at_limit = np.any((theta - low < 1e-6) | (high - theta < 1e-6))
-    at_edge = bool(at_limit or A - R0_hat < 2 * MIN_GAIN)
+    at_edge = bool(at_limit or A > 1.0 - 1e-9 or A - R0_hat < 2 * MIN_GAIN)
     return R0_hat, A, float(np.exp(theta[1])), float(np.exp(theta[0])), at_edge
 
 
@@ -406,7 +406,7 @@ def _fit_paper(x_N: Floats, R_N: Floats, w_N: Floats, R0: float, C_mid_K: Floats
         bend = np.maximum(left - 2.0 * mid + right, TINY)
         shift_MK = np.clip((left - right) / (2.0 * bend), -1.0, 1.0)
         guess_MK = mid + shift_MK * (right - left) / 2.0 + shift_MK**2 * bend / 2.0
-        m_S, k_S = np.unravel_index(np.argsort(guess_MK, axis=None)[:64], guess_MK.shape)
+        m_S, k_S = np.unravel_index(np.argsort(guess_MK, axis=None)[:1], guess_MK.shape)
         lnB_S = lnB_J[j_MK[m_S, k_S]] + shift_MK[m_S, k_S] * (lnB_J[1] - lnB_J[0])
         gain_S1 = gain_M[m_S, None]
         for _ in range(8):  # Gauss-Newton

@@ -1,8 +1,8 @@
 """The text plot: hand-placed markers, labels, and widths at every size."""
 
-from itertools import pairwise
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
