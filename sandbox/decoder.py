@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sandbox.model import Cache, Policy
-from scalerl.length import draw_limit
+from scalerl.length import draw_limit, thinking_limits
 from scalerl.logprobs import logits
 from scalerl.recipe import Length
 from scalerl.rollout import Completion
@@ -43,7 +43,7 @@ class Row:
     key: int
     index: int
     prompt: Prompt
-    uniform_T: np.ndarray
+    uniform_T: list[float]
     limit: int  # thinking tokens after which it is interrupted, or NEVER
     closed: int = -1  # length right after thinking closed, -1 while it is open
     forced: int = 0  # tokens of the interruption already forced
@@ -76,17 +76,26 @@ class Decoder:
     ) -> None:
         self.policy, self.task, self.sampling = policy, task, sampling
         self.version = 0
-        self.width = widest_prompt + sampling.longest(task)
+        self.longest = sampling.longest(task)
+        self.width = widest_prompt + self.longest
         self.cache = Cache(policy.config, rows, self.width, policy.device)
         self.rows: list[Row] = []
         self._seated: list[Row] = []
 
-    def row(self, prompt: Prompt, key: int, index: int, seed: int) -> Row:
-        """A completion about to begin."""
-        limit = draw_limit(self.sampling.length, self.sampling.thinking_tokens, seed, key, index)
-        stream = np.random.Generator(np.random.Philox(key=[seed, (key << 16) + index]))
-        uniform = stream.random(self.sampling.longest(self.task), dtype=np.float32)
-        return Row(key, index, prompt, uniform, NEVER if limit is None else limit)
+    def begin(self, prompt: Prompt, key: int, indices: range, seed: int) -> list[Row]:
+        """Completions `indices` of a request, about to be seated.
+
+        Random numbers come from (seed, key), a row of them for each index, so that neither company nor
+        the moment of seating changes what a completion samples.
+        """
+        stream = np.random.Generator(np.random.Philox(key=[seed, key]))
+        uniform_GT = stream.random((indices.stop, self.longest), dtype=np.float32)
+        limits = thinking_limits(self.sampling.length, self.sampling.thinking_tokens)
+        rows = []
+        for index in indices:
+            limit = NEVER if limits is None else draw_limit(limits, seed, key, index)
+            rows.append(Row(key, index, prompt, uniform_GT[index].tolist(), limit))
+        return rows
 
     def seat(self, rows: list[Row]) -> None:
         """Rows that join at the next step."""
@@ -219,9 +228,9 @@ def sample_all(
 ) -> list[list[Completion]]:
     """n completions of every prompt, without a clock: what evaluation does. Keys are the prompts' places."""
     rows = [
-        decoder.row(prompt, place, index, seed)
+        row
         for place, prompt in enumerate(prompts)
-        for index in range(n)
+        for row in decoder.begin(prompt, place, range(n), seed)
     ]
     decoder.seat(rows)
     while decoder.everyone:

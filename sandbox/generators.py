@@ -128,8 +128,8 @@ class Generators:
             while queue and free[engine] > 0:
                 request = self.requests[queue[0]]
                 take = min(free[engine], request.n - request.seated)
-                for index in range(request.seated, request.seated + take):
-                    seated.append(self.decoder.row(request.prompt, request.id, index, request.seed))
+                indices = range(request.seated, request.seated + take)
+                seated += self.decoder.begin(request.prompt, request.id, indices, request.seed)
                 prefill_E[engine] += len(request.prompt.token_ids)
                 request.seated += take
                 free[engine] -= take
@@ -217,7 +217,8 @@ class Generators:
         self.decoder.rows = []
         for saved in data["rows"]:
             request = self.requests[saved["key"]]
-            row = self.decoder.row(request.prompt, request.id, saved["index"], request.seed)
+            only = range(saved["index"], saved["index"] + 1)
+            [row] = self.decoder.begin(request.prompt, request.id, only, request.seed)
             self.decoder.rows.append(row.load_json(saved))
         tensors = load_file(folder / "kv.safetensors", device=str(self.decoder.policy.device))
         for i, part in enumerate(self.decoder.cache.tensors()):

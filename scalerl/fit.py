@@ -14,13 +14,16 @@ Longer than most files here: the search serves `fit_sigmoid` alone, and both gri
 Source of the law and of the paper's grid: arXiv 2510.13786 (ScaleRL).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Grid = Literal["relative", "paper", "paper-drawn"]
+Real = float | int  # spelt out: checked at run time, an int is no float
+Numbers = Real | Sequence[Real] | NDArray[Any]
 Floats = NDArray[np.float64]
 _Found = tuple[float, float, float, float, bool]  # R0, A, B, C_mid, at_edge
 
@@ -47,7 +50,7 @@ class FitError(ValueError):
     """Points, window or grid that no curve can be fitted to: names the value and the way out."""
 
 
-def sigmoid(C: ArrayLike, *, R0: float, A: float, B: float, C_mid: float) -> Floats:
+def sigmoid(C: Numbers, *, R0: Real, A: Real, B: Real, C_mid: Real) -> Floats:
     """Pass rate after compute C.
 
         R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)
@@ -56,13 +59,14 @@ def sigmoid(C: ArrayLike, *, R0: float, A: float, B: float, C_mid: float) -> Flo
     at both ends (R(0) = R0, R(1e300) = A), non-decreasing in between.
 
     Args:
-        C: compute >= 0, in the unit of C_mid (GPU-hours); inf gives A.
+        C: compute >= 0, in the unit of C_mid (GPU-hours); inf gives A. One number gives an array of
+            shape ().
         R0, A: pass rates before RL and as C grows without bound, R0 <= A.
         B: exponent > 0.
         C_mid: compute > 0.
     """
     s = _share(C, B, C_mid)
-    return np.where(s == 1.0, A, np.minimum(R0 + (A - R0) * s, A))[()]
+    return np.where(s == 1.0, A, np.minimum(R0 + (A - R0) * s, A))
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,11 @@ class SigmoidFit:
     grid: Grid
     at_edge: bool
 
-    def predict(self, C: ArrayLike) -> Floats:
+    def predict(self, C: Numbers) -> Floats:
         """R(C), a pass rate; C as in `sigmoid`."""
         return sigmoid(C, R0=self.R0, A=self.A, B=self.B, C_mid=self.C_mid)
 
-    def compute_to_share(self, q: float) -> float:
+    def compute_to_share(self, q: Real) -> float:
         """Compute at which the share q of the gain A - R0 is reached, 0 < q < 1.
 
             C_q = C_mid (q / (1 - q))^(1 / B)
@@ -110,7 +114,7 @@ class SigmoidFit:
             )
         return self.C_mid * (q / (1.0 - q)) ** (1.0 / self.B)
 
-    def marginal_gain(self, C: ArrayLike) -> Floats:
+    def marginal_gain(self, C: Numbers) -> Floats:
         """dR/dC, pass rate per unit of compute.
 
             dR/dC = B (R - R0) (A - R) / ((A - R0) C)
@@ -122,18 +126,18 @@ class SigmoidFit:
         at_zero = 0.0 if self.B > 1.0 else 1.0 / self.C_mid if self.B == 1.0 else np.inf
         start = np.full(C_N.shape, at_zero)
         per_C = np.divide(self.B * s * (1.0 - s), C_N, out=start, where=C_N > 0.0)
-        return ((self.A - self.R0) * per_C)[()]
+        return np.asarray((self.A - self.R0) * per_C)
 
 
 def fit_sigmoid(
-    C: ArrayLike,
-    R: ArrayLike,
+    C: Numbers,
+    R: Numbers,
     *,
-    R0: float | None = None,
-    window: tuple[float, float] | None = None,
+    R0: Real | None = None,
+    window: tuple[Real, Real] | None = None,
     grid: Grid | None = None,
-    n: ArrayLike | None = None,
-    k: ArrayLike | None = None,
+    n: Numbers | None = None,
+    k: Numbers | None = None,
 ) -> SigmoidFit:
     """Least-squares sigmoid through evaluation points, in any order.
 
@@ -191,7 +195,7 @@ def fit_sigmoid(
 # ---- what goes in --------------------------------------------------------------------------------
 
 
-def _points(C: ArrayLike, R: ArrayLike) -> tuple[Floats, Floats]:
+def _points(C: Numbers, R: Numbers) -> tuple[Floats, Floats]:
     C_N, R_N = np.asarray(C, dtype=np.float64), np.asarray(R, dtype=np.float64)
     if C_N.ndim != 1 or C_N.shape != R_N.shape:
         raise FitError(f"C has shape {C_N.shape}, R {R_N.shape}: give two lists of one length")
@@ -205,7 +209,7 @@ def _points(C: ArrayLike, R: ArrayLike) -> tuple[Floats, Floats]:
     return C_N, R_N
 
 
-def _weights(R_N: Floats, n: ArrayLike | None, k: ArrayLike | None) -> Floats:
+def _weights(R_N: Floats, n: Numbers | None, k: Numbers | None) -> Floats:
     """Binomial precision of each pass rate, up to a constant; ones when n and k are None.
 
     (R m + 1) / (m + 2), m = n k, stands for R inside the variance: 0 of m passes is weak evidence
@@ -224,14 +228,14 @@ def _weights(R_N: Floats, n: ArrayLike | None, k: ArrayLike | None) -> Floats:
     return m_N / (p_N * (1.0 - p_N))
 
 
-def _inside(C_N: Floats, window: tuple[float, float] | None) -> NDArray[np.bool_]:
+def _inside(C_N: Floats, window: tuple[Real, Real] | None) -> NDArray[np.bool_]:
     lo, hi = window or (0.0, np.inf)
     if not lo <= hi:
         raise FitError(f"window = ({lo}, {hi}): the start exceeds the end; inf means no end")
     return (C_N >= lo) & (C_N <= hi)
 
 
-def _check_enough(C_N: Floats, R_N: Floats, R0: float | None, given: int) -> None:
+def _check_enough(C_N: Floats, R_N: Floats, R0: Real | None, given: int) -> None:
     if R0 is not None and not 0.0 <= R0 < 1.0:
         raise FitError(f"R0 = {R0}: a pass rate before RL lies in 0 <= R0 < 1; None fits it")
     if len(C_N) < MIN_POINTS:
@@ -253,15 +257,15 @@ def _check_enough(C_N: Floats, R_N: Floats, R0: float | None, given: int) -> Non
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def _share(C: ArrayLike, B: float, C_mid: float) -> Floats:
+def _share(C: Numbers, B: Real, C_mid: Real) -> Floats:
     C_N = np.asarray(C, dtype=np.float64)
     if not np.all(C_N >= 0.0):
         raise FitError(f"C = {C}: compute is >= 0")
     with np.errstate(divide="ignore", over="ignore"):  # ln 0 and exp(large) give the right limits
-        return 1.0 / (1.0 + np.exp(-B * (np.log(C_N) - np.log(C_mid))))
+        return np.asarray(1.0 / (1.0 + np.exp(-B * (np.log(C_N) - np.log(C_mid)))))
 
 
-def _shape(x_N: Floats, u: Floats, lnB: Floats) -> tuple[Floats, Floats, Floats]:
+def _shape(x_N: Floats, u: Floats, lnB: Floats | np.float64) -> tuple[Floats, Floats, Floats]:
     """(s, ds/du, ds/dlnB) at x = ln C; u and lnB broadcast against x_N."""
     z = np.exp(lnB) * (x_N - u)
     s = 1.0 / (1.0 + np.exp(-z))
@@ -279,7 +283,7 @@ class _Line:
 
     y_N: Floats
     w_N: Floats  # sums to 1
-    R0: float | None
+    R0: Real | None
 
     def solve(self, s: Floats) -> tuple[Floats, Floats, Floats]:
         """(a, g, sse), one per row of s[..., N]; sse from moments, so to 1e-16 absolute only."""
@@ -323,7 +327,7 @@ class _Line:
         return (r * r) @ self.w_N, grad
 
 
-def _fit_relative(x_N: Floats, R_N: Floats, w_N: Floats, R0: float | None) -> _Found:
+def _fit_relative(x_N: Floats, R_N: Floats, w_N: Floats, R0: Real | None) -> _Found:
     """Best cells of a grid over (ln C_mid, ln B), then Newton from them."""
     seen_N = x_N[x_N > LN_ZERO]  # the limits of C_mid move with the points: no unit enters
     low = np.array([seen_N.min() - np.log(REACH_LEFT), np.log(B_BOUNDS[0])])
@@ -339,8 +343,8 @@ def _fit_relative(x_N: Floats, R_N: Floats, w_N: Floats, R0: float | None) -> _F
             starts.append((u_K[k], lnB_J[rows[j]]))
         theta_S2 = _newton(line, x_N, np.array(starts), low, high)
         theta = theta_S2[np.argmin(line.slope(x_N, theta_S2)[0])]
-        a, g, _ = line.solve(_shape(x_N, theta[:1], theta[1:])[0])
-    R0_hat, A = float(a), min(float(a + g), 1.0)
+        a, g, _ = line.solve(_shape(x_N, theta[:1], theta[1:])[0][None])
+    R0_hat, A = float(a[0]), min(float(a[0] + g[0]), 1.0)
     at_limit = np.any((theta - low < 1e-6) | (high - theta < 1e-6))
     at_edge = bool(at_limit or A > 1.0 - 1e-9 or A - R0_hat < 2 * MIN_GAIN)
     return R0_hat, A, float(np.exp(theta[1])), float(np.exp(theta[0])), at_edge
@@ -381,7 +385,7 @@ def _newton(line: _Line, x_N: Floats, theta_S2: Floats, low: Floats, high: Float
     return theta_S2
 
 
-def _fit_paper(x_N: Floats, R_N: Floats, w_N: Floats, R0: float, C_mid_K: Floats) -> _Found:
+def _fit_paper(x_N: Floats, R_N: Floats, w_N: Floats, R0: Real, C_mid_K: Floats) -> _Found:
     """Least squares over the cells (A, C_mid), B by least squares in each.
 
     The cells of one C_mid share s, so two moments of s on a fine line of B give sse at every A, and
@@ -406,7 +410,7 @@ def _fit_paper(x_N: Floats, R_N: Floats, w_N: Floats, R0: float, C_mid_K: Floats
         bend = np.maximum(left - 2.0 * mid + right, TINY)
         shift_MK = np.clip((left - right) / (2.0 * bend), -1.0, 1.0)
         guess_MK = mid + shift_MK * (right - left) / 2.0 + shift_MK**2 * bend / 2.0
-        m_S, k_S = np.unravel_index(np.argsort(guess_MK, axis=None)[:1], guess_MK.shape)
+        m_S, k_S = np.unravel_index(np.argsort(guess_MK, axis=None)[:64], guess_MK.shape)
         lnB_S = lnB_J[j_MK[m_S, k_S]] + shift_MK[m_S, k_S] * (lnB_J[1] - lnB_J[0])
         gain_S1 = gain_M[m_S, None]
         for _ in range(8):  # Gauss-Newton

@@ -1,6 +1,6 @@
 """Length control: where thinking is cut, when a completion is truncated, and what too long a completion costs."""
 
-from random import Random
+from hashlib import blake2b
 
 from scalerl.recipe import Interruption, Length, NoLengthControl, OverlongPenalty
 
@@ -14,15 +14,14 @@ def thinking_limits(length: Length, thinking_tokens: int) -> tuple[int, int] | N
             return None
 
 
-def draw_limit(
-    length: Length, thinking_tokens: int, seed: int, request_id: int, row: int
-) -> int | None:
-    """The thinking tokens after which this completion is interrupted: uniform on the range, ends included.
+def draw_limit(limits: tuple[int, int], seed: int, request_id: int, row: int) -> int:
+    """The thinking tokens after which a completion is interrupted: uniform on `limits`, ends included.
 
     A pure function of (seed, request, row), so that neither scheduling nor a resume can change it.
     """
-    limits = thinking_limits(length, thinking_tokens)
-    return None if limits is None else Random(f"limit:{seed}:{request_id}:{row}").randint(*limits)
+    low, high = limits
+    digest = blake2b(f"{seed}:{request_id}:{row}".encode(), digest_size=8).digest()
+    return low + int.from_bytes(digest, "big") % (high - low + 1)
 
 
 def overlong_penalty(length_tokens: int, *, max_tokens: float, cache_tokens: float) -> float:

@@ -5,7 +5,7 @@ are written here once. The first failure of either coroutine, or of any task the
 """
 
 import asyncio
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,9 @@ class Loop:
                     task.cancel()
         except* Exception as group:
             cause = _first(group)
-            self.emit("fault", cause=str(cause), error=type(cause).__name__)
-            raise RunFailed(f"{type(cause).__name__}: {cause}") from cause
+            said = (str(cause).splitlines() or [""])[0]
+            self.emit("fault", cause=said, error=type(cause).__name__)
+            raise RunFailed(f"{type(cause).__name__}: {said}") from cause
         finally:
             await self.world.close()
         self._book_phases()
@@ -255,7 +256,7 @@ class Loop:
             version=state.version,
             epoch=state.curriculum.epochs,
             tokens=state.tokens,
-            **asdict(stats),
+            **vars(stats),
             stall_s=stall.seconds,
             stall_group=stall.group,
         )
@@ -267,7 +268,7 @@ class Loop:
         for phase in phases:
             self.state.ledger.add(phase)
         for phase in phases[:MAX_PHASES_PER_UPDATE]:
-            self.emit("phase", **asdict(phase))
+            self.emit("phase", **vars(phase))
 
     def _save(self) -> None:
         if self.checkpoints is None:

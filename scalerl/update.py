@@ -7,7 +7,7 @@ policy_update  log-probs -> per-token loss -> sum of weight * loss -> gradients 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LossFn = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+@runtime_checkable
 class TrainablePolicy(Protocol):
     """A model whose LM head is applied outside it, so that its precision is the recipe's."""
 

@@ -336,7 +336,7 @@ C_GOOD = [1.0, 2.0, 3.0, 4.0, 5.0]
         (C_GOOD[:3], R_GOOD[:3], {}, "3 of 3 points .* needs 4: .* widen"),
         (C_GOOD, R_GOOD, {"window": (2.0, 4.0)}, "3 of 5 points"),
         (C_GOOD, R_GOOD[:4], {}, r"\(5,\), R \(4,\)"),
-        ([C_GOOD], [R_GOOD], {}, "shape"),
+        (np.array([C_GOOD]), np.array([R_GOOD]), {}, "shape"),
         ([1.0, 2.0, -3.0, 4.0, 5.0], R_GOOD, {}, r"C\[2\] = -3.0.*drop"),
         ([1.0, np.nan, 3.0, 4.0, 5.0], R_GOOD, {}, r"C\[1\] = nan"),
         ([1.0, 2.0, 3.0, 4.0, np.inf], R_GOOD, {}, r"C\[4\] = inf"),
@@ -352,7 +352,6 @@ C_GOOD = [1.0, 2.0, 3.0, 4.0, 5.0]
         (C_GOOD, R_GOOD, {"R0": 0.85, "grid": "paper"}, "ends at A = 0.800"),
         (C_GOOD, R_GOOD, {"window": (4.0, 2.0)}, r"window = \(4.0, 2.0\)"),
         (C_GOOD, R_GOOD, {"window": (0.0, float("nan"))}, "window"),
-        (C_GOOD, R_GOOD, {"grid": "fine"}, "grid='fine'"),
         (C_GOOD, R_GOOD, {"grid": "paper"}, "grid='paper' .* give R0"),
         (C_GOOD, R_GOOD, {"grid": "paper-drawn"}, "give R0"),
         (C_GOOD, R_GOOD, {"n": 100}, "k = None"),
@@ -364,6 +363,21 @@ def test_bad_input_is_refused_by_name(C, R, keywords, message):
     with pytest.raises(FitError, match=message):
         fit_sigmoid(C, R, **keywords)
     assert issubclass(FitError, ValueError)
+
+
+def test_an_unknown_grid_is_refused_by_name():
+    # In a process of its own: under pytest the run-time type check answers first.
+    code = "import scalerl.fit as f; f.fit_sigmoid([1, 2, 3, 4], [0.1, 0.2, 0.4, 0.5], grid='fine')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "FitError: grid='fine' is none of None, 'relative', 'paper'" in done.stderr
+
+
+def test_integers_and_single_numbers_are_taken():
+    fit = fit_sigmoid(
+        [0, 1, 2, 3, 4, 8], [0, 0.1, 0.3, 0.5, 0.6, 0.8], R0=0, window=(0, 8), n=10, k=1
+    )
+    assert fit.n == 6 and fit.R0 == 0.0 and isinstance(fit.R0, float)
+    assert fit.predict(4).shape == () and fit.predict([4, 8]).shape == (2,)
 
 
 def test_negative_compute_has_no_prediction():

@@ -1,0 +1,238 @@
+"""The loop over a scripted world: what must hold for every interleaving of lengths, losses and pushes."""
+
+from pathlib import Path
+
+import pytest
+from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_recipe
+
+from scalerl.errors import Deadlock, RunFailed
+from scalerl.loop import Control
+from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
+
+SEEDS = 540
+P, G = 3, 2
+
+
+def check(outcome: Outcome, recipe_updates: int = 20) -> None:
+    """What holds at the end of every healthy run."""
+    world, state = outcome.world, outcome.state
+    consumed = [ordinal for batch in world.trained for ordinal in batch]
+    assert len(set(consumed)) == len(consumed), "a group was trained twice"
+    held = [*consumed, *state.finished, *state.in_flight]
+    assert len(held) + state.rejected == state.next_ordinal, "a group was lost"
+    assert sorted(held) == sorted(set(held))
+    assert all(len(batch) == P for batch in world.trained)
+    assert len(world.trained) == state.updates == recipe_updates
+    assert state.version == world.version
+    assert state.tokens == sum(len(batch) for batch in world.trained) * G * TOKENS
+    assert world.closed
+    rows = state.ledger.report(outcome.ended_at)
+    for role, gpus in world.gpus.items():  # every GPU-second is somewhere
+        assert sum(rows[role].values()) == pytest.approx(gpus * outcome.ended_at / 3600)
+    assert state.ledger.gpu_hours(outcome.ended_at) == pytest.approx(6 * outcome.ended_at / 3600)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_pipeline_holds_for_every_seed(k: int) -> None:
+    """Heavy tails, stragglers, lost engines, skipped updates: never a lag over k, never a hang."""
+    worst = 0
+    for seed in range(SEEDS // 3):
+        script = Script(
+            seed=seed,
+            tail=(0.6, 1.1, 3.0)[seed % 3],
+            straggler=seed % 7 if seed % 2 else None,
+            lost=0.15 if seed % 5 == 0 else 0.0,
+            skip_every=(0, 3, 2)[seed % 3],
+            train_s=(0.05, 1.0, 4.0)[seed // 3 % 3],
+        )
+        recipe = scripted_recipe(staleness={"kind": "pipeline", "k": k}, seed=seed)
+        outcome = play(recipe, script)
+        assert outcome.status == "done"
+        check(outcome)
+        lags = [lag for batch in outcome.world.lags for lag in batch]
+        assert 0 <= min(lags) and max(lags) <= k
+        worst = max(worst, *lags)
+    assert worst == k, "the bound is never reached, so the test shows nothing"
+
+
+def test_a_straggler_stalls_the_trainer_and_is_named() -> None:
+    outcome = play(scripted_recipe(staleness={"kind": "pipeline", "k": 1}), Script(tail=5.0, straggler=4))
+    stalls = [e for e in outcome.events if e["kind"] == "update" and e["stall_group"] == 4]
+    assert stalls and max(e["stall_s"] for e in stalls) > 50  # it takes a hundred times the others' second or so
+    assert max(lag for batch in outcome.world.lags for lag in batch) <= 1
+
+
+def test_synchronous_at_k_0() -> None:
+    outcome = play(scripted_recipe(staleness={"kind": "pipeline", "k": 0}), Script())
+    check(outcome)
+    assert {lag for batch in outcome.world.lags for lag in batch} == {0}
+    assert outcome.world.trained == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(20)]
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("skip_every", [0, 3])
+def test_ppo_off_policy_alternates(k: int, skip_every: int) -> None:
+    """Mini-batch j has lag j - 1, less what was skipped in its phase; generators idle while the trainer works."""
+    for seed in range(10):
+        recipe = scripted_recipe(staleness={"kind": "ppo_off_policy", "k": k}, seed=seed)
+        outcome = play(recipe, Script(seed=seed, tail=0.8, skip_every=skip_every))
+        check(outcome)
+        for place, lags in enumerate(outcome.world.lags):
+            phase_start = place - place % k
+            skipped = sum(skip_every > 0 and (i + 1) % skip_every == 0 for i in range(phase_start, place))
+            assert set(lags) == {place % k - skipped}, (k, place)
+        assert set(outcome.world.idle_while_training) == {0}
+        phases = [sorted(o for batch in outcome.world.trained[i : i + k] for o in batch) for i in range(0, 20 - 20 % k, k)]
+        assert phases == [list(range(i * k * P, (i + 1) * k * P)) for i in range(len(phases))]
+
+
+def test_ppo_pushes_once_a_phase() -> None:
+    outcome = play(scripted_recipe(staleness={"kind": "ppo_off_policy", "k": 4}), Script())
+    assert outcome.world.pushed == [4, 8, 12, 16, 20]
+
+
+def test_ppo_order_is_seeded() -> None:
+    def order(seed: int) -> list[list[int]]:
+        return play(scripted_recipe(staleness={"kind": "ppo_off_policy", "k": 4}, seed=seed), Script()).world.trained
+
+    assert order(1) == order(1) != order(2)
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "ppo_off_policy"])
+def test_all_updates_skipped_does_not_deadlock(kind: str) -> None:
+    outcome = play(scripted_recipe(staleness={"kind": kind, "k": 2}), Script(skip_every=1))
+    check(outcome)
+    assert outcome.state.version == 0 and outcome.world.pushed == []
+    assert all(e["skipped"] for e in outcome.events if e["kind"] == "update")
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "ppo_off_policy"])
+def test_dynamic_sampling_replaces_constant_groups(kind: str) -> None:
+    for seed in range(20):
+        recipe = scripted_recipe(staleness={"kind": kind, "k": 2}, zero_variance="resample", seed=seed)
+        outcome = play(recipe, Script(seed=seed, pass_rate=0.3))
+        check(outcome)
+        assert outcome.state.rejected > 0
+        assert max(lag for batch in outcome.world.lags for lag in batch) <= 2
+        rates = [e["pass_rate"] for e in outcome.events if e["kind"] == "update"]
+        assert set(rates) == {0.5}  # of two completions one passed, in every group that was kept
+
+
+def test_no_positive_resampling_ends_an_exhausted_run() -> None:
+    recipe = scripted_recipe(curriculum={"kind": "no_positive_resampling", "threshold": 0.9})
+    outcome = play(recipe, Script(pass_rate=1.0), prompts=10)
+    # Ten prompts, each solved at its first visit: fewer than the 60 groups of twenty updates can ever be drawn.
+    assert outcome.status == "exhausted"
+    assert 0 < len(outcome.world.trained) < 20
+    assert any("training prompts" in e["what"] for e in outcome.events if e["kind"] == "warning")
+
+
+def test_lost_engines_are_issued_again_and_said() -> None:
+    outcome = play(scripted_recipe(), Script(lost=0.5))
+    check(outcome)
+    faults = [e for e in outcome.events if e["kind"] == "fault"]
+    assert len(faults) == sum(tries - 1 for tries in outcome.world.tries.values()) - sum(
+        outcome.world.tries.get(o, 0) == 0 for o in outcome.state.in_flight
+    )
+    assert all(e["error"] == "GeneratorLost" for e in faults) and faults
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (Script(fail_update_at=4), "RuntimeError: the trainer died"),
+        (Script(fail_score_of=5), "RuntimeError: the verifier died"),
+        (Script(fail_push_at=3), "PushFailed: push of version 3: generator 3"),
+    ],
+)
+def test_the_first_failure_ends_the_run_with_its_cause(script: Script, said: str) -> None:
+    events: list[dict[str, object]] = []
+    with pytest.raises(RunFailed, match=said) as failure:
+        play(scripted_recipe(), script, listen=events.append)
+    assert "\n" not in str(failure.value)
+    assert [e["kind"] for e in events][-1] == "fault"
+
+
+def test_a_world_that_waits_for_ever_is_an_error_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: ScriptedWorld, *_: object) -> object:
+        await self.serve()
+        raise AssertionError
+
+    monkeypatch.setattr(ScriptedWorld, "generate", never)
+    with pytest.raises(Deadlock, match="nothing can happen"):
+        play(scripted_recipe(), Script())
+
+
+def test_a_stale_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backstop: a world that stamps tokens with versions older than the rule allows is found out."""
+
+    async def stamped(self: ScriptedWorld, *arguments: object) -> object:
+        group = await honest(self, *arguments)  # type: ignore[arg-type]
+        group.completions[0].version = [0, 0, 0]
+        return group
+
+    honest = ScriptedWorld.generate
+    monkeypatch.setattr(ScriptedWorld, "generate", stamped)
+    with pytest.raises(RunFailed, match=r"took a token of lag 3; the recipe allows 0 to 2"):
+        play(scripted_recipe(staleness={"kind": "pipeline", "k": 2}), Script())
+
+
+def test_evaluations_are_pinned_and_do_not_stop_the_run() -> None:
+    outcome = play(scripted_recipe(), Script())
+    evals = [e for e in outcome.events if e["kind"] == "eval"]
+    assert [e["version"] for e in evals] == [0, 5, 10, 15, 20]
+    # Three updates or more pass while one evaluation (7 s) runs, and C is that of the snapshot.
+    for event in evals:
+        assert event["gpu_h"] - event["C"] == pytest.approx(6 * 7.0 / 3600)
+    # passes 2, 3, v % 5 of 4: pass rate (2 + 3 + 0) / 12
+    assert all(e["pass_rate"] == pytest.approx(5 / 12) for e in evals)
+
+
+def test_events_are_the_same_twice_and_numbered() -> None:
+    def events() -> list[dict[str, object]]:
+        return [{k: v for k, v in e.items() if k != "t"} for e in play(scripted_recipe(), Script(lost=0.2)).events]
+
+    first = events()
+    assert first == events()
+    assert [e["seq"] for e in first] == list(range(len(first)))
+    assert first[0]["kind"] == "run" and first[0]["seed"] == 0
+
+
+def test_stop_and_resume_loses_nothing(tmp_path: Path) -> None:
+    """Stopped after update 8; the second half issues again what was in flight, and trains each ordinal once."""
+    control = Control()
+
+    def stop(event: dict[str, object]) -> None:
+        control.stop = control.stop or event.get("update") == 8
+
+    recipe = scripted_recipe(staleness={"kind": "pipeline", "k": 2})
+    first = play(recipe, Script(), control=control, listen=stop, checkpoints=tmp_path)
+    assert first.status == "stopped" and first.state.updates == 8
+
+    def load(world: ScriptedWorld, state: LoopState) -> None:
+        path = newest_checkpoint(tmp_path)
+        assert path is not None
+        load_checkpoint(path, state, recipe.algorithm_id())
+        world.load(path)
+
+    second = play(recipe, Script(), prepare=load)
+    assert second.status == "done"
+    trained = [o for batch in (*first.world.trained, *second.world.trained) for o in batch]
+    assert len(first.world.trained) == 8 and len(second.world.trained) == 12
+    assert len(trained) == len(set(trained))
+    held = {*trained, *second.state.finished, *second.state.in_flight}
+    assert held == set(range(second.state.next_ordinal))
+    assert max(lag for batch in second.world.lags for lag in batch) <= 2
+    assert [e["seq"] for e in second.events][0] == first.state.next_seq
+
+
+def test_phase_events_are_capped_and_the_ledger_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalerl.compute import Phase
+
+    def many(self: ScriptedWorld) -> list[Phase]:
+        now = self.clock.now()
+        return [Phase("generator", i % 4, "blink", now, now) for i in range(300)]
+
+    monkeypatch.setattr(ScriptedWorld, "phases", many)
+    outcome = play(scripted_recipe(updates=1), Script())
+    assert sum(e["kind"] == "phase" for e in outcome.events) <= 2 * 200
