@@ -8,7 +8,7 @@ being generated; the KV cache is kept, stale, or recomputed, as the recipe says.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from sandbox.decoder import Decoder, Row
+from sandbox.decoder import Decoder
+from sandbox.rows import Done
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase
 from scalerl.hardware import Hardware
@@ -54,9 +55,7 @@ class Generators:
         self._due: float | None = (
             None  # end of the step under way, whose tokens are already sampled
         )
-        self._ended: list[
-            tuple[int, int, Completion]
-        ] = []  # (request, index, completion) that end with it
+        self._ended: list[Done] = []  # what ends with it
         self._extra_s = 0.0  # recomputing caches delays the next step
         self._waiting: dict[int, asyncio.Future[Group]] = {}
         self._wake = asyncio.Event()
@@ -114,43 +113,34 @@ class Generators:
             float(rows_E[worst]), float(context_E[worst])
         ) + self.hardware.prefill_s(float(prefill_E.max()))
         seconds, self._extra_s = seconds + self._extra_s, 0.0
-        self._ended = [(row.key, row.index, row.completion) for row in self.decoder.step()]
+        self._ended = self.decoder.step()
         return seconds
 
     def _seat(self) -> np.ndarray:
         """Give free slots to the heads of the queues; prompt tokens to prefill by engine."""
+        rows = self.decoder.rows
+        free_E = self.slots - np.bincount(rows.place[: rows.count], minlength=self.count)
         prefill_E = np.zeros(self.count)
-        free = [self.slots] * self.count
-        for row in self.decoder.rows:
-            free[self.requests[row.key].engine] -= 1
-        seated: list[Row] = []
-        for engine, queue in enumerate(self.queues):
-            while queue and free[engine] > 0:
+        for engine in np.flatnonzero(free_E > 0).tolist():
+            queue, free = self.queues[engine], int(free_E[engine])
+            while queue and free:
                 request = self.requests[queue[0]]
-                take = min(free[engine], request.n - request.seated)
+                take = min(free, request.n - request.seated)
                 indices = range(request.seated, request.seated + take)
-                seated += self.decoder.begin(request.prompt, request.id, indices, request.seed)
+                self.decoder.seat(request.prompt, request.id, indices, request.seed, engine)
                 prefill_E[engine] += len(request.prompt.token_ids)
                 request.seated += take
-                free[engine] -= take
+                free -= take
                 if request.seated == request.n:
                     queue.popleft()
-        self.decoder.seat(seated)
         return prefill_E
 
     def _load(self) -> tuple[np.ndarray, np.ndarray]:
         """Context tokens and rows of each engine, seated ones included."""
-        rows = self.decoder.everyone
-        engine_N = np.fromiter(
-            (self.requests[row.key].engine for row in rows), dtype=np.int64, count=len(rows)
-        )
-        context_N = np.fromiter(
-            (len(row.prompt.token_ids) + row.length for row in rows),
-            dtype=np.float64,
-            count=len(rows),
-        )
-        return np.bincount(engine_N, context_N, self.count), np.bincount(
-            engine_N, minlength=self.count
+        rows = self.decoder.rows
+        place_N = rows.place[: rows.count]
+        return np.bincount(place_N, rows.context, self.count), np.bincount(
+            place_N, minlength=self.count
         )
 
     def _mark_busy(self, rows_E: np.ndarray) -> None:
@@ -182,26 +172,18 @@ class Generators:
     # --- checkpoints: partial tokens, stale caches and the step under way ---
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the KV cache of the running rows; the rest is returned, to be saved as JSON."""
-        tensors = {
-            f"kv.{i}": part[: len(self.decoder.rows)].clone()
-            for i, part in enumerate(self.decoder.cache.tensors())
-        }
-        save_file(tensors, folder / "kv.safetensors")
+        """Write the running rows with their caches; the rest is returned, to be saved as JSON."""
+        save_file(self.decoder.save(), folder / "decoder.safetensors")
+        requests = [
+            {**vars(r), "prompt": r.prompt.id, "done": [[i, vars(c)] for i, c in r.done.items()]}
+            for r in self.requests.values()
+        ]
         return {
-            "requests": [
-                {
-                    **asdict(r),
-                    "prompt": r.prompt.id,
-                    "done": [[i, asdict(c)] for i, c in r.done.items()],
-                }
-                for r in self.requests.values()
-            ],
+            "requests": requests,
             "queues": [list(queue) for queue in self.queues],
-            "rows": [row.to_json() for row in self.decoder.rows],
             "busy_since": self.busy_since,
             "due": self._due,
-            "ended": [[key, index, asdict(completion)] for key, index, completion in self._ended],
+            "ended": [[key, index, vars(completion)] for key, index, completion in self._ended],
             "extra_s": self._extra_s,
             "version": self.decoder.version,
         }
@@ -214,19 +196,10 @@ class Generators:
             self.requests[request.id] = request
             self.load_E[request.engine] += request.n - len(done)
         self.queues = [deque(queue) for queue in data["queues"]]
-        self.decoder.rows = []
-        for saved in data["rows"]:
-            request = self.requests[saved["key"]]
-            only = range(saved["index"], saved["index"] + 1)
-            [row] = self.decoder.begin(request.prompt, request.id, only, request.seed)
-            self.decoder.rows.append(row.load_json(saved))
-        tensors = load_file(folder / "kv.safetensors", device=str(self.decoder.policy.device))
-        for i, part in enumerate(self.decoder.cache.tensors()):
-            part[: len(self.decoder.rows)] = tensors[f"kv.{i}"]
+        prompts_of = {request.id: request.prompt for request in self.requests.values()}
+        self.decoder.restore(load_file(folder / "decoder.safetensors"), prompts_of)
         self.busy_since, self._due, self._extra_s = data["busy_since"], data["due"], data["extra_s"]
-        self._ended = [
-            (key, index, Completion(**completion)) for key, index, completion in data["ended"]
-        ]
+        self._ended = [Done(key, i, Completion(**c)) for key, i, c in data["ended"]]
         self.decoder.version = data["version"]
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from sandbox.decoder import Decoder, Sampling, sample_all
+from sandbox.decoder import Decoder, sample_all
 from sandbox.digit_sum import DigitSum
 from sandbox.generators import Generators
 from sandbox.model import Policy, load_policy
+from sandbox.rows import Sampling
 from scalerl.batch import RolloutBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role

@@ -1,6 +1,6 @@
 """What a generator hands to the loop: completions in groups, in plain Python, so that they pickle and save as JSON."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -60,7 +60,7 @@ class Group:
         return sum(completion.length_tokens for completion in self.completions)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self), "completions": [vars(c) for c in self.completions]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Group":

@@ -56,9 +56,13 @@ def test_pipeline_holds_for_every_seed(k: int) -> None:
 
 
 def test_a_straggler_stalls_the_trainer_and_is_named() -> None:
-    outcome = play(scripted_recipe(staleness={"kind": "pipeline", "k": 1}), Script(tail=5.0, straggler=4))
+    outcome = play(
+        scripted_recipe(staleness={"kind": "pipeline", "k": 1}), Script(tail=5.0, straggler=4)
+    )
     stalls = [e for e in outcome.events if e["kind"] == "update" and e["stall_group"] == 4]
-    assert stalls and max(e["stall_s"] for e in stalls) > 50  # it takes a hundred times the others' second or so
+    assert (
+        stalls and max(e["stall_s"] for e in stalls) > 50
+    )  # it takes a hundred times the others' second or so
     assert max(lag for batch in outcome.world.lags for lag in batch) <= 1
 
 
@@ -79,10 +83,15 @@ def test_ppo_off_policy_alternates(k: int, skip_every: int) -> None:
         check(outcome)
         for place, lags in enumerate(outcome.world.lags):
             phase_start = place - place % k
-            skipped = sum(skip_every > 0 and (i + 1) % skip_every == 0 for i in range(phase_start, place))
+            skipped = sum(
+                skip_every > 0 and (i + 1) % skip_every == 0 for i in range(phase_start, place)
+            )
             assert set(lags) == {place % k - skipped}, (k, place)
         assert set(outcome.world.idle_while_training) == {0}
-        phases = [sorted(o for batch in outcome.world.trained[i : i + k] for o in batch) for i in range(0, 20 - 20 % k, k)]
+        phases = [
+            sorted(o for batch in outcome.world.trained[i : i + k] for o in batch)
+            for i in range(0, 20 - 20 % k, k)
+        ]
         assert phases == [list(range(i * k * P, (i + 1) * k * P)) for i in range(len(phases))]
 
 
@@ -93,7 +102,9 @@ def test_ppo_pushes_once_a_phase() -> None:
 
 def test_ppo_order_is_seeded() -> None:
     def order(seed: int) -> list[list[int]]:
-        return play(scripted_recipe(staleness={"kind": "ppo_off_policy", "k": 4}, seed=seed), Script()).world.trained
+        return play(
+            scripted_recipe(staleness={"kind": "ppo_off_policy", "k": 4}, seed=seed), Script()
+        ).world.trained
 
     assert order(1) == order(1) != order(2)
 
@@ -109,7 +120,9 @@ def test_all_updates_skipped_does_not_deadlock(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["pipeline", "ppo_off_policy"])
 def test_dynamic_sampling_replaces_constant_groups(kind: str) -> None:
     for seed in range(20):
-        recipe = scripted_recipe(staleness={"kind": kind, "k": 2}, zero_variance="resample", seed=seed)
+        recipe = scripted_recipe(
+            staleness={"kind": kind, "k": 2}, zero_variance="resample", seed=seed
+        )
         outcome = play(recipe, Script(seed=seed, pass_rate=0.3))
         check(outcome)
         assert outcome.state.rejected > 0
@@ -153,7 +166,9 @@ def test_the_first_failure_ends_the_run_with_its_cause(script: Script, said: str
     assert [e["kind"] for e in events][-1] == "fault"
 
 
-def test_a_world_that_waits_for_ever_is_an_error_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_that_waits_for_ever_is_an_error_not_a_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def never(self: ScriptedWorld, *_: object) -> object:
         await self.serve()
         raise AssertionError
@@ -190,7 +205,10 @@ def test_evaluations_are_pinned_and_do_not_stop_the_run() -> None:
 
 def test_events_are_the_same_twice_and_numbered() -> None:
     def events() -> list[dict[str, object]]:
-        return [{k: v for k, v in e.items() if k != "t"} for e in play(scripted_recipe(), Script(lost=0.2)).events]
+        return [
+            {k: v for k, v in e.items() if k != "t"}
+            for e in play(scripted_recipe(), Script(lost=0.2)).events
+        ]
 
     first = events()
     assert first == events()
@@ -223,7 +241,7 @@ def test_stop_and_resume_loses_nothing(tmp_path: Path) -> None:
     held = {*trained, *second.state.finished, *second.state.in_flight}
     assert held == set(range(second.state.next_ordinal))
     assert max(lag for batch in second.world.lags for lag in batch) <= 2
-    assert [e["seq"] for e in second.events][0] == first.state.next_seq
+    assert second.events[0]["seq"] == first.state.next_seq
 
 
 def test_phase_events_are_capped_and_the_ledger_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

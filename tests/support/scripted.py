@@ -76,7 +76,9 @@ class ScriptedWorld:
     async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
         attempt = self.tries[request_id] = self.tries.get(request_id, 0) + 1
         random = self.random("generate", request_id, attempt)
-        seconds = random.paretovariate(self.script.tail) * (100 if request_id == self.script.straggler else 1)
+        seconds = random.paretovariate(self.script.tail) * (
+            100 if request_id == self.script.straggler else 1
+        )
         self.generating += 1
         try:
             versions: list[int] = []
@@ -87,7 +89,10 @@ class ScriptedWorld:
                     raise GeneratorLost(f"engine of group {request_id} died")
         finally:
             self.generating -= 1
-        completions = [Completion([5] * TOKENS, [-1.0] * TOKENS, list(versions), [True] * TOKENS) for _ in range(n)]
+        completions = [
+            Completion([5] * TOKENS, [-1.0] * TOKENS, list(versions), [True] * TOKENS)
+            for _ in range(n)
+        ]
         return Group(request_id, prompt.id, list(prompt.token_ids), completions)
 
     async def score(self, group: Group) -> Group:
@@ -104,7 +109,9 @@ class ScriptedWorld:
         if place == self.script.fail_update_at:
             raise RuntimeError("the trainer died\nwith a long tale")
         self.trained.append([group.request_id for group in groups])
-        self.lags.append([self.version - v for g in groups for c in g.completions for v in c.version])
+        self.lags.append(
+            [self.version - v for g in groups for c in g.completions for v in c.version]
+        )
         self.idle_while_training.append(self.generating)
         skipped = bool(self.script.skip_every) and place % self.script.skip_every == 0
         if not skipped:
@@ -112,12 +119,16 @@ class ScriptedWorld:
             self.version += 1
         flat = [c for g in groups for c in g.completions]
         mean_correct = sum(c.correct for c in flat) / len(flat)
-        return UpdateStats(skipped, 2 * mean_correct - 1, mean_correct, 0.0, 0.0, 0.0, float(TOKENS))
+        return UpdateStats(
+            skipped, 2 * mean_correct - 1, mean_correct, 0.0, 0.0, 0.0, float(TOKENS)
+        )
 
     async def publish(self, version: int) -> PushStats:
         assert version == self.version
         if version == self.script.fail_push_at:
-            raise PushFailed(f"push of version {version}: generator 3 did not answer in phase 'receive'")
+            raise PushFailed(
+                f"push of version {version}: generator 3 did not answer in phase 'receive'"
+            )
         await self._book("trainer", "push", self.script.push_s)
         self.published = version
         self.pushed.append(version)
@@ -141,7 +152,9 @@ class ScriptedWorld:
         return booked
 
     def save(self, folder: Path) -> None:
-        (folder / "scripted.json").write_text(json.dumps({"version": self.version, "published": self.published}))
+        (folder / "scripted.json").write_text(
+            json.dumps({"version": self.version, "published": self.published})
+        )
 
     def load(self, folder: Path) -> None:
         saved = json.loads((folder / "scripted.json").read_text())
@@ -162,8 +175,15 @@ SITE = Sandbox(
 
 def scripted_recipe(**changes: object) -> Recipe:
     """ScaleRL at P = 3, G = 2 on a site of twenty updates; `changes` are recipe fields, `updates` the site's."""
-    site = Sandbox.model_validate({**SITE.model_dump(), "updates": changes.pop("updates", SITE.updates)})
-    fields = {"prompts_per_update": 3, "group_size": 2, "curriculum": {"kind": "uniform"}, **changes}
+    site = Sandbox.model_validate(
+        {**SITE.model_dump(), "updates": changes.pop("updates", SITE.updates)}
+    )
+    fields = {
+        "prompts_per_update": 3,
+        "group_size": 2,
+        "curriculum": {"kind": "uniform"},
+        **changes,
+    }
     return Recipe.model_validate({**fields, "site": site.model_dump()})
 
 
@@ -193,7 +213,12 @@ def play(
     state = LoopState(curriculum_of(recipe, prompts), Ledger(world.gpus))
     prepare(world, state)
     events: list[Event] = []
-    log = EventLog(listen=lambda event: (events.append(event), listen(event)) and None)
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        listen(event)
+
+    log = EventLog(listen=hear)
     log.seq = state.next_seq
     loop = Loop(recipe, world, state, log, checkpoints=checkpoints, control=control)
     ended = 0.0
