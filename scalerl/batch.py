@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,19 +11,21 @@ from scalerl.errors import BatchError
 from scalerl.rollout import Group
 from scalerl.shapes import BT, B, IdB, IdBT, MaskB, MaskBT
 
+R = TypeVar("R", bound="_Rows")
+
 
 @dataclass(frozen=True)
 class _Rows:
     """Tensors whose first axis is the completion."""
 
-    def select(self, keep: Tensor) -> Self:
+    def select(self: R, keep: Tensor) -> R:
         """The rows that a bool mask or an index names, in a new batch."""
         return self._each(lambda part: part[keep])
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self: R, device: torch.device | str) -> R:
         return self._each(lambda part: part.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def _each(self: R, change: Callable[[Tensor], Tensor]) -> R:
         return type(self)(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
 
 

@@ -192,6 +192,24 @@ def fit_sigmoid(
     )
 
 
+def fit_curve(
+    points: Sequence[tuple[float, float]],
+    *,
+    R0: Real | None = None,
+    window: tuple[Real, Real] | None = None,
+    grid: Grid | None = None,
+) -> SigmoidFit:
+    """`fit_sigmoid` on points (C, R), with R0 read off the evaluation before any compute, if there is one.
+
+    Measured, R0 is not free to trade off against B; left free it bends a forecast from an early window.
+    """
+    measured = [R for C, R in points if C == 0.0]
+    if R0 is None and measured:
+        R0 = sum(measured) / len(measured)
+    kept = [(C, R) for C, R in points if C > 0.0]
+    return fit_sigmoid([C for C, _ in kept], [R for _, R in kept], R0=R0, window=window, grid=grid)
+
+
 # ---- what goes in --------------------------------------------------------------------------------
 
 

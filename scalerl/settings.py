@@ -100,6 +100,7 @@ def override_tables(arguments: Sequence[str]) -> list[Table]:
 
 
 def read_toml(path: Path) -> Table:
+    """A TOML file as nested tables; InputError names the file and, where it can, the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

@@ -12,7 +12,7 @@ from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.errors import InputError
-from scalerl.events import Event, EventLog, evaluations, parse_lines, read_events
+from scalerl.events import Event, EventLog, evaluations, read_events
 from scalerl.loop import Control, Loop
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
@@ -114,12 +114,13 @@ def run(
         if checkpoint is not None:
             load_checkpoint(checkpoint, state, recipe.algorithm_id())
             world.load(checkpoint)
-        log = EventLog(folder / "events.jsonl", listen)
+        path = folder / "events.jsonl"
+        begun = path.exists() and path.stat().st_size > 0
+        log = EventLog(path, listen)
         try:
-            if any(True for _ in parse_lines(folder / "events.jsonl")):
-                log.resume(
-                    state.next_seq, clock=state.clock, gpu_h=state.ledger.gpu_hours(state.clock)
-                )
+            if begun:  # without a checkpoint too: then all that was written is void
+                gpu_h = state.ledger.gpu_hours(state.clock)
+                log.resume(state.next_seq, clock=state.clock, gpu_h=gpu_h)
             loop = Loop(
                 recipe, world, state, log, checkpoints=folder / "checkpoints", control=control
             )
@@ -150,16 +151,13 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
 
 
 def fit_points(points: list[Event]) -> dict[str, Any] | None:
-    """The sigmoid through evaluation events, R0 free; None if there are too few points or no rise to fit."""
-    from scalerl.fit import FitError, fit_sigmoid
+    """The sigmoid through evaluation events; None if there are too few points or no rise to fit."""
+    from scalerl.fit import FitError, fit_curve
 
     try:
-        fit = fit_sigmoid(
-            [point["C"] for point in points], [point["pass_rate"] for point in points]
-        )
+        return asdict(fit_curve([(event["C"], event["pass_rate"]) for event in points]))
     except FitError:
         return None
-    return asdict(fit)
 
 
 @contextmanager

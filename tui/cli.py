@@ -92,7 +92,8 @@ def fit_command(
         str | None, typer.Option("--y", metavar="COL", help="CSV column with the pass rate.")
     ] = None,
     r0: Annotated[
-        float | None, typer.Option("--r0", help="Pass rate before RL; fitted if not given.")
+        float | None,
+        typer.Option("--r0", help="Pass rate before RL; by default that at C = 0, or fitted."),
     ] = None,
     window: Annotated[
         str | None,

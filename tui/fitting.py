@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from scalerl.errors import InputError
 from scalerl.events import evaluations, read_events
-from scalerl.fit import FitError, Grid, SigmoidFit, fit_sigmoid
+from scalerl.fit import FitError, Grid, SigmoidFit, fit_curve
 from tui.curve import plot_curve
 
 X_NAMES = ("gpu_hours", "gpu_h", "C", "compute")
@@ -45,13 +45,7 @@ def fit_source(
     if grid is not None and grid not in get_args(Grid):
         raise InputError(f"--grid {grid!r}: must be one of {', '.join(get_args(Grid))}")
     try:
-        fit = fit_sigmoid(
-            [C for C, _ in points],
-            [R for _, R in points],
-            R0=r0,
-            window=limits,
-            grid=cast(Grid | None, grid),
-        )
+        fit = fit_curve(points, R0=r0, window=limits, grid=cast(Grid | None, grid))
     except FitError as error:
         raise InputError(f"{source}: {error}") from None
     return FittedCurve(points, unit, limits, fit)

@@ -80,10 +80,6 @@ class Display:
         )
 
     def __enter__(self) -> "Display":
-        recipe = self.plan.recipe
-        if not self.silent:
-            about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}, algorithm {recipe.algorithm_id()}"
-            self.console.print(f"{about}  ->  {self.folder}\n{HEADER}")
         self.progress.start()
         self.task = self.progress.add_task("training", total=self.updates, now="")
         return self
@@ -94,6 +90,8 @@ class Display:
     def event(self, event: Event) -> None:
         """Take notice of one event of the run."""
         match event["kind"]:
+            case "run" | "resume" if not self.silent:
+                self._head(event)
             case "update":
                 self.last = event
                 now = f"reward {event['reward']:+.2f}, {event['gpu_h']:.0f} GPU-h"
@@ -102,8 +100,13 @@ class Display:
                 self.console.print(evaluation_line(event, self.last))
             case "warning" | "fault" if not self.silent:
                 self.console.print(f"{event['kind']}: {event.get('what') or event.get('cause')}")
-            case "resume" if not self.silent:
-                self.console.print(f"resumed at {event['gpu_h']:.1f} GPU-h")
+
+    def _head(self, event: Event) -> None:
+        """What runs, where, and what the columns below mean; first printed when it has really begun."""
+        recipe = self.plan.recipe
+        about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}, algorithm {recipe.algorithm_id()}"
+        resumed = f", resumed at {event['gpu_h']:.1f} GPU-h" if event["kind"] == "resume" else ""
+        self.console.print(f"{about}{resumed}  ->  {self.folder}\n{HEADER}")
 
 
 def evaluation_line(event: Event, update: Event) -> str:

@@ -1,0 +1,45 @@
+# make learn   train the tiny policy with the whole ScaleRL recipe and show its scaling curve
+# make test    lint, type-check and test everything
+# make setup   only install, into .venv
+# make curve   the default run on seeds 0 to 7, scored (about five minutes on two cores)
+
+PYTHON ?= python3
+TORCH_INDEX ?=# a package index with another build of torch, e.g. for your CUDA version
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: learn test setup curve bench clean
+
+learn: $(VENV)/ready
+	@$(BIN)/scalerl
+
+test: $(VENV)/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/pytest --cov --cov-fail-under=95
+
+setup: $(VENV)/ready-test
+
+curve: $(VENV)/ready
+	$(BIN)/python tests/benchmarks/curve.py
+
+bench: $(VENV)/ready-test
+	$(BIN)/python tests/benchmarks/bench_fit.py
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (once; the first time takes a minute or more)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(if $(TORCH_INDEX),$(PIP) torch --index-url $(TORCH_INDEX))
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/ready-test: $(VENV)/ready
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,110 @@
+"""The house: imports go down only, few packages know the heavy libraries, and nothing heavy is imported early."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BELOW = {
+    "scalerl": set(),
+    "sandbox": {"scalerl"},
+    "backend": {"scalerl"},
+    "scenarios": {"sandbox", "backend", "scalerl"},
+    "tui": {"scenarios", "sandbox", "backend", "scalerl"},
+}
+ONLY = {
+    "ray": {"backend"},
+    "vllm": {"backend"},
+    "textual": {"tui"},
+    "typer": {"tui"},
+    "rich": {"tui"},
+}
+# The one place that opens a world, and what names its parts for a person (`pretrain`, `doctor`).
+KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/pretraining.py", "tui/doctor.py"}
+TORCH_FREE = [
+    *(f"scalerl.{name}" for name in (
+        "recipe settings loop world clock staleness curriculum length compute hardware fit events task state "
+        "rollout metrics errors user_code").split()),
+    *(f"scenarios.{path.stem}" for path in sorted((ROOT / "scenarios").glob("*.py")) if path.stem != "__init__"),
+    *(f"tui.{path.stem}" for path in sorted((ROOT / "tui").glob("*.py")) if path.stem != "__init__"),
+]  # fmt: skip
+
+
+def modules() -> list[Path]:
+    return [path for package in BELOW for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, at its top or inside a function."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_down_only(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        top = name.partition(".")[0]
+        if top in BELOW and top != package:
+            assert top in BELOW[package], f"{package} must not import {top}"
+        assert package in ONLY.get(top, {package}), f"{package} must not import {top}"
+
+
+def test_only_one_place_opens_a_world() -> None:
+    openers = {
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] in ("scenarios", "tui")
+        and any(name.partition(".")[0] in ("sandbox", "backend") for name in imports(path))
+    }
+    assert openers == KNOWS_SANDBOX
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_no_torch_at_import(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or f"{module} imports torch"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    """Modules, and public classes and functions of the core at their top level."""
+    missing: list[str] = []
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree):
+            missing.append(str(path))
+        if path.relative_to(ROOT).parts[0] != "scalerl":
+            continue
+        for node in tree.body:
+            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith(
+                "_"
+            )
+            if public and not ast.get_docstring(node):  # type: ignore[arg-type]
+                missing.append(f"{path.name}:{node.name}")  # type: ignore[attr-defined]
+    assert missing == []
+
+
+def test_nothing_of_this_machine_is_named() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    if not tracked:
+        pytest.skip("not a git checkout")
+    places = [f"/{top}/" for top in ("work", "tmp", "root", "home")]
+    for name in tracked:
+        path = ROOT / name
+        if path.suffix in (".py", ".md", ".toml", ".txt", ".json") and path.exists():
+            text = path.read_text(encoding="utf-8")
+            assert not [place for place in places if f" {place}" in text or f'"{place}' in text], (
+                name
+            )

@@ -1,0 +1,362 @@
+"""The command line as a person meets it: what it prints, where, and with which exit status."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tui.cli import app
+
+SCALERL = Path(sys.executable).with_name("scalerl")
+SMALL = [
+    "site.updates=6",
+    "site.generators=8",
+    "site.slots_per_generator=2",
+    "prompts_per_update=4",
+    "group_size=4",
+    "site.evaluation.prompts=16",
+    "site.evaluation.completions=4",
+    "site.evaluation.every_updates=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs go to a folder of the test's own, and a relative path means that folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCALERL_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def scalerl(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def refused(*arguments: str, status: int = 2) -> str:
+    """The one sentence on stderr of a command that ends with `status`, and nothing on stdout."""
+    result = scalerl(*arguments)
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    [sentence] = result.stderr.splitlines()
+    return sentence
+
+
+def test_help_is_quick() -> None:
+    def once() -> float:
+        start = time.monotonic()
+        done = subprocess.run([SCALERL, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0 and "doctor" in done.stdout
+        return time.monotonic() - start
+
+    assert min(once() for _ in range(3)) < 0.5
+
+
+def test_a_run_prints_its_curve_and_where_it_is(runs: Path) -> None:
+    result = scalerl("run", "tiny", *SMALL)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("tiny / scalerl, seed 0, algorithm ")
+    assert sum("±" in line for line in lines) == 7  # one line an evaluation: versions 0 to 6
+    assert f"run folder: {runs}/tiny/scalerl/seed-0" in result.stdout
+    assert "C = " in result.stdout and "outside C" in result.stdout
+    events = [json.loads(line) for line in (runs / "tiny/scalerl/seed-0/events.jsonl").open()]
+    assert (
+        events[0]["kind"] == "run"
+        and events[-1]["kind"] == "done"
+        and events[-1]["status"] == "done"
+    )
+
+
+def test_json_is_one_document(runs: Path) -> None:
+    result = scalerl("run", "tiny", *SMALL, "--json", "--seeds", "2", "--out", "here")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert [run["seed"] for run in document["runs"]] == [0, 1]
+    assert {run["status"] for run in document["runs"]} == {"done"}
+    assert Path("here/scalerl/seed-1/events.jsonl").exists()
+    assert len(document["runs"][0]["evaluations"]) == 7
+
+
+def test_a_second_run_gets_its_own_folder(runs: Path) -> None:
+    for folder in ("seed-0", "seed-0.2"):
+        assert scalerl("run", "tiny", *SMALL).exit_code == 0
+        assert (runs / "tiny/scalerl" / folder / "events.jsonl").exists()
+    assert "never overwritten" in refused(
+        "run", "tiny", *SMALL, "--out", str(runs / "tiny/scalerl/seed-0")
+    )
+
+
+def test_an_unknown_key_names_its_neighbour_and_origin() -> None:
+    said = refused("run", "tiny", "loss.eps_mx=4")
+    assert said == (
+        "scalerl: unknown key 'loss.eps_mx' (from the command line): "
+        "did you mean 'loss.eps_max'? Valid here: loss.kind, loss.eps_max"
+    )
+
+
+def test_a_value_out_of_range_names_the_range() -> None:
+    said = refused("run", "tiny", "loss.eps_max=0.5")
+    assert "loss.eps_max = 0.5 (from the command line): must be above 1" in said
+
+
+def test_the_origin_may_be_a_file() -> None:
+    Path("mine.toml").write_text('extends = "scalerl"\n[loss]\nkind = "cispo"\neps_mx = 4\n')
+    assert "unknown key 'loss.eps_mx' (from mine.toml)" in refused("run", "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "tny"], "did you mean 'tiny'?"),
+        (["run", "missing.toml"], "cannot read missing.toml"),
+        (["run", "tiny", "nonsense"], "is not KEY=VALUE"),
+        (["run", "tiny", "--on", "sandbx"], "there is no site 'sandbx': did you mean 'sandbox'?"),
+        (["run", "tiny", "--arm", "left"], "has no arm 'left'; it has scalerl"),
+        (
+            ["run", "tiny", "site.policy=nowhere"],
+            "neither a shipped policy (digit_sum) nor a folder",
+        ),
+        (["run", "tiny", "site.task=chess"], "site.task = 'chess': the sandbox has digit_sum"),
+        (["run"], "say what to run"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+def test_list_names_everything_that_runs() -> None:
+    names = json.loads(scalerl("run", "--list", "--json").stdout)
+    assert {
+        "tiny",
+        "scalerl",
+        "base",
+        "deepseek-grpo",
+        "qwen-dapo",
+        "magistral",
+        "minimax",
+    } <= names.keys()
+    assert "tiny" in scalerl("run", "--list").stdout
+
+
+LOSS = """
+def half(logp_BT, behavior_logp_BT, adv_B, mask_BT, *, factor):
+    return (-factor * adv_B[:, None] * logp_BT).masked_fill(~mask_BT, 0.0)
+
+def broken(logp_BT, behavior_logp_BT, adv_B, mask_BT):
+    return logp_BT * float("nan")
+
+def scalar(logp_BT, behavior_logp_BT, adv_B, mask_BT):
+    return logp_BT.sum()
+"""
+
+
+def test_a_custom_loss_trains_only_when_code_is_allowed() -> None:
+    Path("my_loss.py").write_text(LOSS)
+    arguments = [
+        "run",
+        "tiny",
+        *SMALL,
+        "loss.kind=custom",
+        "loss.function=my_loss.py:half",
+        "loss.keywords.factor=0.5",
+    ]
+    assert "add --allow-code" in refused(*arguments)
+    result = scalerl(*arguments, "--allow-code", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["runs"][0]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("my_loss.py:broken", "BatchError: the gradient norm is nan"),
+        ("my_loss.py:scalar", "BatchError: the loss returned shape ()"),
+        ("my_loss.py:half", "half() missing 1 required keyword-only argument"),
+    ],
+)
+def test_a_run_that_fails_says_why_in_one_line(function: str, said: str) -> None:
+    Path("my_loss.py").write_text(LOSS)
+    sentence = refused(
+        "run",
+        "tiny",
+        *SMALL,
+        f"loss.function={function}",
+        "loss.kind=custom",
+        "--allow-code",
+        "--json",
+        status=1,
+    )
+    assert said in sentence
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("gone.py:f", "there is no file gone.py"),
+        ("my_loss.py:f", "has no function 'f'"),
+        ("no_such_module:f", "No module named"),
+    ],
+)
+def test_code_that_cannot_be_loaded(function: str, said: str) -> None:
+    Path("my_loss.py").write_text(LOSS)
+    assert said in refused(
+        "run", "tiny", "loss.kind=custom", f"loss.function={function}", "--allow-code"
+    )
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
+    """Stopped by SIGINT after an evaluation; the printed command finishes the run."""
+    command = [
+        SCALERL,
+        "run",
+        "tiny",
+        *SMALL,
+        "site.updates=60",
+        "site.evaluation.every_updates=5",
+        "--out",
+        "cut",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "±" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors == ""
+    [resume] = [line for line in printed.splitlines() if "to resume:" in line]
+    words = resume.partition("to resume:")[2].split()
+    assert words[0] == "scalerl" and words[1] == "run"
+    result = scalerl(*words[1:], "--json")
+    assert result.exit_code == 0, result.output
+    [run] = json.loads(result.stdout)["runs"]
+    assert run["status"] == "done" and run["evaluations"][-1]["version"] == 60
+
+
+def test_without_a_command_tiny_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("tui.cli.run", lambda name: asked.append(name))
+    assert scalerl().exit_code == 0
+    assert asked == ["tiny"]
+
+
+def test_doctor_finds_this_machine_fit() -> None:
+    result = scalerl("doctor", "--json")
+    assert result.exit_code == 0
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    assert checks["sandbox"]["ok"] and checks["torch"]["found"].startswith("2.")
+    assert "ok" in scalerl("doctor").stdout
+
+
+def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.world.POLICIES", Path("nowhere"))
+    result = scalerl("doctor")
+    assert result.exit_code == 1
+    assert "MISSING sandbox" in result.stdout
+
+
+def test_pretrain_writes_a_policy_that_runs() -> None:
+    assert scalerl("pretrain", "--out", "mine", "--steps", "3").exit_code == 0
+    assert {path.name for path in Path("mine").iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    assert scalerl("run", "tiny", *SMALL, "site.updates=1", "site.policy=mine").exit_code == 0
+    assert "not overwritten" in refused("pretrain", "--out", "mine")
+
+
+def curve_csv(name: str = "curve.csv") -> None:
+    """R = 0.2 + 0.6 / (1 + (100 / C)^2), to six digits."""
+    rows = [
+        f"{C},{0.2 + 0.6 / (1 + (100 / C) ** 2):.6f}"
+        for C in (10, 20, 40, 60, 80, 100, 150, 200, 400, 800)
+    ]
+    Path(name).write_text("gpu_hours,pass_rate\n" + "\n".join(rows) + "\n")
+
+
+def test_fit_reads_a_csv() -> None:
+    curve_csv()
+    document = json.loads(
+        scalerl("fit", "curve.csv", "--r0", "0.2", "--at", "300", "--json").stdout
+    )
+    assert document["A"] == pytest.approx(0.8, abs=1e-4)
+    assert document["C_mid"] == pytest.approx(100, rel=1e-3)
+    assert document["forecast"][0]["R"] == pytest.approx(
+        0.2 + 0.6 / (1 + 1 / 9), abs=1e-4
+    )  # (100/300)^2 = 1/9
+    text = scalerl("fit", "curve.csv").stdout
+    assert "A 0.800" in text and "(fitted)" in text and "GPU-h" in text
+
+
+def test_fit_carries_the_unit_of_its_column_and_the_window() -> None:
+    curve_csv()
+    Path("steps.csv").write_text(
+        Path("curve.csv").read_text().replace("gpu_hours", "steps").replace("pass_rate", "acc")
+    )
+    document = json.loads(
+        scalerl(
+            "fit", "steps.csv", "--x", "steps", "--y", "acc", "--window", "20:400", "--json"
+        ).stdout
+    )
+    assert document["unit"] == "steps" and document["window"] == [20, 400] and document["n"] == 8
+
+
+def test_fit_reads_a_run_and_takes_r0_from_its_first_evaluation(runs: Path) -> None:
+    """A log written by hand: the point at C = 0 gives R0, and is no point of the fit."""
+    log = runs / "events.jsonl"
+    log.parent.mkdir()
+    points = [
+        (0.0, 0.21),
+        *((C, 0.2 + 0.6 / (1 + (100 / C) ** 2)) for C in (20, 50, 100, 200, 400)),
+    ]
+    with log.open("w") as file:
+        for seq, (C, rate) in enumerate(points):
+            print(
+                json.dumps(
+                    {"seq": seq, "kind": "eval", "set": "validation", "C": C, "pass_rate": rate}
+                ),
+                file=file,
+            )
+        file.write('{"torn')
+    document = json.loads(scalerl("fit", str(runs), "--json").stdout)
+    assert document["R0"] == 0.21 and document["R0_fixed"] and document["n"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fit", "none.csv"], "cannot read none.csv"),
+        (
+            ["fit", "curve.csv", "--x", "hours"],
+            "has no column 'hours'; it has gpu_hours, pass_rate",
+        ),
+        (["fit", "curve.csv", "--window", "20"], "--window '20' is not LO:HI"),
+        (["fit", "curve.csv", "--window", "1:30"], "curve.csv: "),
+        (["fit", "curve.csv", "--grid", "papr"], "--grid 'papr': must be one of"),
+        (["fit", "curve.csv", "--grid", "paper"], "give R0"),
+        (["fit", "bad.csv"], "bad.csv, line 3: pass_rate = 'oops' is not a finite number"),
+        (["fit", "other.csv"], "say which column to take with --x; there are a, b"),
+    ],
+)
+def test_fit_refuses(arguments: list[str], said: str) -> None:
+    curve_csv()
+    Path("bad.csv").write_text("gpu_hours,pass_rate\n1,0.2\n2,oops\n")
+    Path("other.csv").write_text("a,b\n1,0.2\n")
+    assert said in refused(*arguments)
+
+
+def test_colour_codes_never_reach_a_pipe() -> None:
+    done = subprocess.run(
+        [SCALERL, "run", "--list"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    assert "\x1b" not in done.stdout
