@@ -65,7 +65,8 @@ def test_a_run_prints_its_curve_and_where_it_is(runs: Path) -> None:
     assert sum("±" in line for line in lines) == 7  # one line an evaluation: versions 0 to 6
     assert f"run folder: {runs}/tiny/scalerl/seed-0" in result.stdout
     assert "C = " in result.stdout and "outside C" in result.stdout
-    events = [json.loads(line) for line in (runs / "tiny/scalerl/seed-0/events.jsonl").open()]
+    log = runs / "tiny/scalerl/seed-0/events.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
     assert (
         events[0]["kind"] == "run"
         and events[-1]["kind"] == "done"

@@ -1,0 +1,677 @@
+"""Recipes and settings: the shipped values, what identifies an algorithm, and errors that name key, value and origin."""
+
+import inspect
+import math
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import scalerl
+from scalerl.errors import InputError
+from scalerl.losses import CAPPED, LOSSES
+from scalerl.recipe import (
+    Cispo,
+    CustomLoss,
+    Evaluation,
+    Interruption,
+    Loss,
+    Optimizer,
+    PipelineRLSpec,
+    PPOOffPolicySpec,
+    Recipe,
+    Sandbox,
+    canonical_json,
+)
+from scalerl.settings import (
+    COMMAND_LINE,
+    Layers,
+    find,
+    override_tables,
+    parse_override,
+    read_layers,
+    read_toml,
+    to_toml,
+)
+
+RECIPES = Path(scalerl.__file__).parent / "recipes"
+SITE: dict[str, Any] = {
+    "kind": "sandbox",
+    "updates": 3,
+    "thinking_tokens": 8,
+    "answer_tokens": 2,
+    "optimizer": {"learning_rate": 1e-3},
+    "evaluation": {"every_updates": 1},
+}
+
+
+def layered(name: str, *overrides: str, site: bool = False) -> Layers:
+    layers = read_layers(find(name, RECIPES, "recipe"), RECIPES, "recipe")
+    if site:
+        layers.add({"site": SITE}, "small.toml")
+    for table in override_tables(overrides):
+        layers.add(table, COMMAND_LINE)
+    return layers
+
+
+def load(name: str, *overrides: str, site: bool = False) -> Recipe:
+    return layered(name, *overrides, site=site).build(Recipe)
+
+
+def refusal(*overrides: str, name: str = "scalerl") -> str:
+    with pytest.raises(InputError) as error:
+        load(name, *overrides, site=True)
+    return str(error.value)
+
+
+# ---- what is shipped ----
+
+CISPO = {"kind": "cispo", "eps_max": 5.0}
+DAPO = {"kind": "dapo", "clip_low": 0.2, "clip_high": 0.26}
+CUT = {"kind": "interruption", "low": 0.8333, "high": 1.0}
+OFF_8 = {"kind": "ppo_off_policy", "k": 8}
+BASE = {
+    "name": "base",
+    "loss": DAPO,
+    "aggregation": "sample_mean",
+    "advantage": "prompt",
+    "staleness": {"kind": "pipeline", "k": 8},
+    "kv_on_push": "keep",
+    "zero_variance": "keep",
+    "curriculum": {"kind": "uniform"},
+    "length": CUT,
+    "head_dtype": "bfloat16",
+    "generator_head_dtype": None,
+    "prompts_per_update": 48,
+    "group_size": 16,
+    "seed": 0,
+    "site": None,
+}
+SHIPPED: dict[str, dict[str, Any]] = {
+    "base": BASE,
+    "scalerl": {
+        **BASE,
+        "loss": CISPO,
+        "aggregation": "prompt_mean",
+        "advantage": "batch",
+        "zero_variance": "drop",
+        "curriculum": {"kind": "no_positive_resampling", "threshold": 0.9},
+        "head_dtype": "float32",
+    },
+    "deepseek-grpo": {
+        **BASE,
+        "loss": {"kind": "grpo", "clip_low": 0.2, "clip_high": 0.2},
+        "staleness": OFF_8,
+    },
+    # 80 * 16 = 1,280 completions
+    "qwen-dapo": {
+        **BASE,
+        "aggregation": "prompt_mean",
+        "staleness": OFF_8,
+        "zero_variance": "drop",
+        "prompts_per_update": 80,
+    },
+    "magistral": {**BASE, "aggregation": "prompt_mean"},
+    "minimax": {
+        **BASE,
+        "loss": CISPO,
+        "aggregation": "prompt_mean",
+        "staleness": OFF_8,
+        "zero_variance": "drop",
+        "head_dtype": "float32",
+        "prompts_per_update": 80,
+    },
+}
+COMPLETIONS = {  # per update, paper's Figure 2
+    "base": 768,
+    "scalerl": 768,
+    "deepseek-grpo": 768,
+    "qwen-dapo": 1280,
+    "magistral": 768,
+    "minimax": 1280,
+}
+
+
+def test_every_shipped_recipe_is_in_the_table() -> None:
+    assert {path.stem for path in RECIPES.glob("*.toml")} == SHIPPED.keys() == COMPLETIONS.keys()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_recipe_has_the_papers_values(name: str) -> None:
+    recipe = load(name)
+    assert recipe.model_dump() == {**SHIPPED[name], "name": name}
+    assert recipe.prompts_per_update * recipe.group_size == COMPLETIONS[name]
+
+
+def test_shipped_recipes_are_different_algorithms() -> None:
+    assert len({load(name).algorithm_id() for name in SHIPPED}) == len(SHIPPED)
+
+
+def test_scalerl_toml_is_the_default_and_spells_it_out() -> None:
+    """No default stands in two places with two values, and no design choice is left unsaid in the file."""
+    written = read_toml(RECIPES / "scalerl.toml")
+    unsaid = set(Recipe.model_fields) - set(written)
+    assert unsaid == {"seed", "site", "generator_head_dtype"}
+    recipe = load("scalerl")
+    for field in Recipe.model_fields:
+        assert getattr(recipe, field) == getattr(Recipe(), field), field
+
+
+def test_defaults_of_the_site_are_the_papers() -> None:
+    # AdamW of section 2: eps 1e-15, weight decay 0.01, 100 warm-up updates; 64 + 16 GPUs
+    site = Recipe.model_validate({"site": SITE}).site
+    assert site is not None
+    optimizer = site.optimizer
+    assert (optimizer.eps, optimizer.weight_decay, optimizer.warmup_updates) == (1e-15, 0.01, 100)
+    assert (optimizer.beta1, optimizer.beta2) == (0.9, 0.999)
+    assert (site.generators, site.trainers, site.temperature) == (64, 16, 1.0)
+    # Overlong penalty: a cache of 2k in a budget of 14k
+    penalty = load("scalerl", "length.kind=overlong_penalty").model_dump()["length"]
+    assert penalty == {"kind": "overlong_penalty", "cache": pytest.approx(2 / 14)}
+    # GSPO 3e-3 / 4e-3
+    gspo = load("scalerl", "loss.kind=gspo").model_dump()["loss"]
+    assert gspo == {"kind": "gspo", "clip_low": 3e-3, "clip_high": 4e-3}
+
+
+LOSS_SPECS = {
+    spec.model_fields["kind"].default: spec
+    for spec in get_args(get_args(Loss)[0])
+    if spec is not CustomLoss
+}
+
+
+def test_every_loss_has_a_spec_and_every_spec_a_loss() -> None:
+    assert LOSS_SPECS.keys() == LOSSES.keys() == CAPPED.keys()
+
+
+@pytest.mark.parametrize("kind", sorted(LOSSES))
+def test_fields_of_a_loss_are_the_keywords_of_its_function(kind: str) -> None:
+    fields = LOSS_SPECS[kind].model_fields.keys() - {"kind"}
+    for function in (LOSSES[kind], CAPPED[kind]):
+        parameters = inspect.signature(function).parameters.values()
+        assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == fields
+        # no default: the recipe is the one place that has it
+        assert all(p.default is p.empty for p in parameters)
+
+
+# ---- what an algorithm is ----
+
+CHANGES = [
+    "loss.eps_max=4",
+    "loss.kind=reinforce",
+    "aggregation=token_mean",
+    "advantage=none",
+    "staleness.k=4",
+    "staleness.kind=ppo_off_policy",
+    "kv_on_push=recompute",
+    "zero_variance=keep",
+    "curriculum.threshold=0.8",
+    "curriculum.kind=uniform",
+    "length.low=0.5",
+    "length.kind=none",
+    "head_dtype=bfloat16",
+    "generator_head_dtype=bfloat16",
+    "prompts_per_update=47",
+    "group_size=8",
+]
+
+
+def test_algorithm_id_sees_every_field_but_three() -> None:
+    changed = {change.partition("=")[0].partition(".")[0] for change in CHANGES}
+    assert changed == Recipe.model_fields.keys() - {"name", "seed", "site"}
+    ids = [load("scalerl", change).algorithm_id() for change in CHANGES]
+    assert len({load("scalerl").algorithm_id(), *ids}) == len(CHANGES) + 1
+    assert all(len(i) == 12 and set(i) <= set("0123456789abcdef") for i in ids)
+
+
+def test_algorithm_id_ignores_name_seed_and_site() -> None:
+    plain = load("scalerl").algorithm_id()
+    assert load("scalerl", "name=other", "seed=7", site=True).algorithm_id() == plain
+    moved = load("scalerl", "site.updates=9", "site.optimizer.learning_rate=1", site=True)
+    assert moved.algorithm_id() == plain
+    # spelled otherwise, the same algorithm
+    assert load("scalerl", "loss.eps_max=5", "staleness={kind='pipeline', k=8}").algorithm_id() == (
+        plain
+    )
+
+
+def test_algorithm_id_is_the_same_on_every_machine() -> None:
+    """Reports of two sites are compared by it: pinned, so that only a change of the algorithm's fields moves it."""
+    code = "from scalerl.recipe import Recipe; print(Recipe().algorithm_id())"
+    ids = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(RECIPES.parents[1])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert ids == {Recipe().algorithm_id()}
+
+
+def test_canonical_json() -> None:
+    assert canonical_json({"b": 1.0, "a": {"d": None, "c": "x"}}) == (
+        '{"a":{"c":"x","d":null},"b":1.0}'
+    )
+
+
+def test_on_and_with_seed_return_new_recipes() -> None:
+    site = Sandbox(
+        updates=2,
+        thinking_tokens=8,
+        answer_tokens=2,
+        optimizer=Optimizer(learning_rate=0.5),
+        evaluation=Evaluation(every_updates=1),
+    )
+    recipe = Recipe(seed=3)
+    placed = recipe.on(site)
+    assert placed.site == site and placed.seed == 3 and recipe.site is None
+    assert placed.with_seed(5).seed == 5 and placed.seed == 3
+    assert placed.with_seed(5).site == site
+    with pytest.raises(ValidationError):
+        recipe.with_seed(-1)
+
+
+def test_frozen_all_the_way_down() -> None:
+    recipe = load("scalerl", site=True)
+    assert recipe.site is not None
+    for record, field in [
+        (recipe, "seed"),
+        (recipe.loss, "eps_max"),
+        (recipe.staleness, "k"),
+        (recipe.site, "updates"),
+        (recipe.site.optimizer, "eps"),
+        (recipe.site.evaluation, "prompts"),
+        (recipe.site.hardware, "push_s"),
+    ]:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(record, field, getattr(record, field))
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["", "loss", "staleness", "curriculum", "length", "site", "site.optimizer", "site.evaluation"]
+    + ["site.hardware"],
+)
+def test_unknown_keys_are_refused_everywhere(table: str) -> None:
+    key = f"{table}.zzz" if table else "zzz"
+    assert f"unknown key {key!r} (from the command line)" in refusal(f"{key}=1")
+
+
+def test_recipes_and_the_rules_above_them_need_no_torch() -> None:
+    modules = "recipe settings staleness curriculum length clock compute hardware events task state"
+    code = f"""
+import sys
+for name in {modules.split()!r}:
+    __import__("scalerl." + name)
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ---- ranges: both sides of every boundary ----
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("loss.eps_max=1.0001", "loss.eps_max=1"),
+        ("staleness.k=0", "staleness.k=-1"),
+        ("curriculum.threshold=1", "curriculum.threshold=1.01"),
+        ("curriculum.threshold=0.01", "curriculum.threshold=0"),
+        ("length.low=1.0", "length.low=0"),
+        ("length.high=0.8333", "length.high=1.1"),
+        ("prompts_per_update=1", "prompts_per_update=0"),
+        ("group_size=2", "group_size=1"),
+        ("seed=0", "seed=-1"),
+        ("site.updates=1", "site.updates=0"),
+        ("site.thinking_tokens=1", "site.thinking_tokens=0"),
+        ("site.answer_tokens=2", "site.answer_tokens=1"),
+        ("site.temperature=0.01", "site.temperature=0"),
+        ("site.optimizer.warmup_updates=0", "site.optimizer.warmup_updates=-1"),
+        ("site.optimizer.beta2=0", "site.optimizer.beta2=1"),
+        ("site.optimizer.weight_decay=0", "site.optimizer.weight_decay=-0.1"),
+        ("site.evaluation.completions=2", "site.evaluation.completions=1"),
+        ("site.evaluation.ood_every_updates=0", "site.evaluation.ood_every_updates=-1"),
+        ("site.hardware.decode_efficiency=1", "site.hardware.decode_efficiency=1.1"),
+    ],
+)
+def test_boundaries(good: str, bad: str) -> None:
+    load("scalerl", good, site=True)
+    key = bad.partition("=")[0]
+    assert refusal(bad).startswith(f"{key} = "), "the message begins with the key"
+
+
+@pytest.mark.parametrize("kind", ["dapo", "grpo", "gspo"])
+def test_boundaries_of_the_clips(kind: str) -> None:
+    load("scalerl", f"loss.kind={kind}", "loss.clip_low=0.99", "loss.clip_high=7")
+    for bad in ("loss.clip_low=0", "loss.clip_low=1", "loss.clip_high=0"):
+        assert bad.partition("=")[0] in refusal(f"loss.kind={kind}", bad)
+
+
+def test_off_policy_needs_a_batch() -> None:
+    assert load("minimax", "staleness.k=1").staleness == PPOOffPolicySpec(k=1)
+    assert "staleness.k = 0" in refusal("staleness.k=0", name="minimax")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+@pytest.mark.parametrize("key", ["loss.eps_max", "site.optimizer.learning_rate"])
+def test_settings_are_finite(key: str, value: str) -> None:
+    """An event log has no word for infinity: let through here, it ends the run at its first event."""
+    assert refusal(f"{key}={value}").startswith(f"{key} = {value} (from the command line)")
+
+
+def test_low_above_high_is_a_contradiction() -> None:
+    assert Interruption(low=0.5, high=0.5).low == 0.5
+    text = refusal("length.low=0.9", "length.high=0.8")
+    assert "length" in text and "low = 0.9 must be at most high = 0.8" in text
+
+
+# ---- overrides ----
+
+
+def test_a_value_is_toml_and_a_bare_word_a_string() -> None:
+    assert parse_override("loss.eps_max=4") == ("loss.eps_max", 4)
+    assert parse_override(" seed = 3 ") == ("seed", 3)
+    assert parse_override("name=scalerl") == ("name", "scalerl")
+    assert parse_override('name="4"') == ("name", "4")
+    assert parse_override("set=[1, 2]") == ("set", [1, 2])
+    assert parse_override("loss.function=a.py:f=g") == ("loss.function", "a.py:f=g")
+
+
+@pytest.mark.parametrize("argument", ["seed", "=3", " = 3", ""])
+def test_what_is_not_an_override(argument: str) -> None:
+    with pytest.raises(InputError, match=r"is not KEY=VALUE, e\.g\. loss\.eps_max=4"):
+        parse_override(argument)
+
+
+def test_a_kind_drops_the_keys_of_the_other_kind() -> None:
+    # the file's eps_max, clip_low and threshold must not survive in the new kinds
+    assert load("scalerl", "loss.kind=gspo").loss == LOSS_SPECS["gspo"]()
+    assert load("base", "loss.kind=cispo").loss == Cispo()
+    assert load("deepseek-grpo", "staleness.kind=pipeline").staleness == PipelineRLSpec(k=8)
+    assert load("scalerl", "curriculum.kind=uniform").curriculum.model_dump() == {"kind": "uniform"}
+
+
+def test_the_same_kind_keeps_what_was_set() -> None:
+    recipe = load("base", "loss.kind=dapo", "loss.clip_high=0.3")
+    assert recipe.loss.model_dump() == {"kind": "dapo", "clip_low": 0.2, "clip_high": 0.3}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.permutations(
+        ["loss.kind=gspo", "loss.clip_low=0.1", "loss.clip_high=0.2", "staleness.k=3", "seed=4"]
+        + ["length.kind=overlong_penalty", "length.cache=0.5", "name=x"]
+    )
+)
+def test_order_of_overrides_does_not_matter(arguments: list[str]) -> None:
+    recipe = load("scalerl", *arguments)
+    assert recipe.loss.model_dump() == {"kind": "gspo", "clip_low": 0.1, "clip_high": 0.2}
+    assert recipe.length.model_dump() == {"kind": "overlong_penalty", "cache": 0.5}
+    assert (recipe.seed, recipe.name, recipe.staleness) == (4, "x", PipelineRLSpec(k=3))
+
+
+def test_order_does_not_matter_for_a_whole_table_either() -> None:
+    table, key = "loss={kind='dapo', clip_high=0.3}", "loss.clip_low=0.1"
+    expected = {"kind": "dapo", "clip_low": 0.1, "clip_high": 0.3}
+    assert load("scalerl", table, key).loss.model_dump() == expected
+    assert load("scalerl", key, table).loss.model_dump() == expected
+
+
+def test_the_last_of_two_values_wins() -> None:
+    assert load("scalerl", "seed=1", "seed=2").seed == 2
+
+
+# ---- errors say key, value, range, origin ----
+
+
+def test_a_mistyped_key_is_named_with_the_one_that_was_meant() -> None:
+    text = refusal("loss.eps_mx=4")
+    assert text == (
+        "unknown key 'loss.eps_mx' (from the command line): did you mean 'loss.eps_max'? "
+        "Valid here: loss.kind, loss.eps_max"
+    )
+    assert "did you mean 'site.optimizer.learning_rate'" in refusal("site.optimizer.learn_rate=1")
+    assert "did you mean 'aggregation'" in refusal("agregation=token_mean")
+    assert "did you mean" not in refusal("qqqq=1")
+
+
+def test_a_value_out_of_range_is_named_with_the_range() -> None:
+    text = refusal("loss.eps_max=0.5")
+    assert text.startswith("loss.eps_max = 0.5 (from the command line): must be above 1; ")
+    assert "it is not 1 + 5" in text  # the description, which says what a reader gets wrong
+    text = refusal("loss.clip_low=2", name="base")
+    assert "must be above 0 and below 1" in text
+    assert "must be at least 0" in refusal("staleness.k=-3")
+    assert "must be at most 1" in refusal("curriculum.threshold=2").replace("above 0 and ", "")
+
+
+def test_a_word_outside_the_choices() -> None:
+    text = refusal("head_dtype=fp8")
+    assert text.startswith("head_dtype = 'fp8' (from the command line): ")
+    assert "must be 'float32' or 'bfloat16'" in text
+    text = refusal("loss.kind=ppo")
+    assert "loss.kind = 'ppo' (from the command line): must be one of 'cispo', 'dapo'" in text
+
+
+def test_a_value_of_the_wrong_type() -> None:
+    text = refusal("staleness.k=many")
+    assert text.startswith("staleness.k = 'many' (from the command line): input should be a valid")
+    assert "(must be at least 0; no trained token" in text
+    assert "loss.keywords.x = 'y'" in refusal(
+        "loss.kind=custom", "loss.function=a.py:f", "loss.keywords.x=y"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("staleness=pipeline", "staleness.kind="),
+        ("loss=cispo", "loss.kind="),
+        ("length=4", "length.kind="),
+    ],
+)
+def test_a_kind_without_its_key_is_told_where_it_goes(override: str, hint: str) -> None:
+    """The most natural mistake: `staleness=pipeline` for `staleness.kind=pipeline`."""
+    assert hint in refusal(override)
+
+
+def test_a_table_without_a_kind() -> None:
+    layers = Layers()
+    layers.add({"loss": {"eps_max": 4}}, "mine.toml")
+    with pytest.raises(InputError, match=r"needs a table with a kind, e\.g\. loss\.kind=") as error:
+        layers.build(Recipe)
+    assert "(from mine.toml)" in str(error.value)
+
+
+def test_what_is_missing() -> None:
+    layers = Layers()
+    layers.add({"site": {**SITE, "optimizer": {}}}, "small.toml")
+    with pytest.raises(InputError) as error:
+        layers.build(Recipe)
+    assert str(error.value) == (
+        "'site.optimizer.learning_rate' is missing (from small.toml): "
+        "must be above 0; step size after the warm-up"
+    )
+    assert "'loss.function' is missing (from the command line)" in refusal("loss.kind=custom")
+
+
+def test_origins_of_file_parent_and_command_line(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "base"\n[loss]\nclip_high = 0.3\n')
+    layers = layered(str(mine), "loss.clip_low=0.1", site=True)
+    assert layers.origin("loss.clip_low") == "the command line"
+    assert layers.origin("loss.clip_high") == "mine.toml"
+    assert layers.origin("aggregation") == "base.toml"
+    assert layers.origin("group_size") == "scalerl.toml"
+    assert layers.origin("site.optimizer.eps") == "small.toml"  # the table around it
+    assert layers.origin("generator_head_dtype") == "the defaults"
+    recipe = layers.build(Recipe)
+    assert recipe.name == "base"  # a name is inherited like any other value
+    assert recipe.loss.model_dump() == {"kind": "dapo", "clip_low": 0.1, "clip_high": 0.3}
+
+
+def test_the_file_is_named_when_the_fault_is_its(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "scalerl"\n[loss]\neps_max = 0.2\n')
+    assert refusal("seed=1", name=str(mine)).startswith("loss.eps_max = 0.2 (from mine.toml): ")
+
+
+# ---- files ----
+
+
+def test_extends_in_a_circle_is_an_error(tmp_path: Path) -> None:
+    for name, parent in (("one", "two"), ("two", "three"), ("three", "two")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{parent}"\n')
+    with pytest.raises(InputError, match=r"recipe 'one' extends itself through two\.toml"):
+        read_layers(tmp_path / "one.toml", tmp_path, "recipe")
+    (tmp_path / "self.toml").write_text('extends = "self"\n')
+    with pytest.raises(InputError, match="extends itself"):
+        read_layers(tmp_path / "self.toml", tmp_path, "recipe")
+
+
+def test_a_chain_of_files_lies_oldest_first(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("seed = 1\ngroup_size = 4\nprompts_per_update = 2\n")
+    (tmp_path / "b.toml").write_text('extends = "a"\nseed = 2\ngroup_size = 8\n')
+    (tmp_path / "c.toml").write_text('extends = "b"\nseed = 3\n')
+    layers = read_layers(tmp_path / "c.toml", tmp_path, "recipe")
+    assert layers.values == {"seed": 3, "group_size": 8, "prompts_per_update": 2}
+    assert layers.origins == {
+        "seed": "c.toml",
+        "group_size": "b.toml",
+        "prompts_per_update": "a.toml",
+    }
+
+
+def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        find("scaler", RECIPES, "recipe")
+    assert str(error.value) == (
+        "there is no recipe 'scaler': did you mean 'scalerl'? There are base, deepseek-grpo, "
+        "magistral, minimax, qwen-dapo, scalerl, or give a .toml file"
+    )
+    with pytest.raises(InputError, match=r"there is no recipe 'qqqq\.toml'"):
+        find("qqqq.toml", RECIPES, "recipe")
+    with pytest.raises(InputError, match="cannot read"):
+        read_toml(tmp_path / "absent.toml")
+    (tmp_path / "broken.toml").write_text("seed = = 3\n")
+    with pytest.raises(InputError, match=r"broken\.toml is not valid TOML: .*line 1"):
+        read_toml(tmp_path / "broken.toml")
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"\n')
+    with pytest.raises(InputError, match="cannot read"):
+        read_toml(tmp_path / "latin.toml")
+    assert find(str(tmp_path / "broken.toml"), RECIPES, "recipe") == tmp_path / "broken.toml"
+
+
+def test_numbers_too_long_to_read_are_bad_input(tmp_path: Path) -> None:
+    """Python refuses to read an integer of more than 4,300 digits, with an error that is not TOML's."""
+    assert refusal("seed=" + "9" * 5000).startswith("seed = ")
+    assert refusal("seed=" + "[" * 5000).startswith("seed = ")
+    (tmp_path / "long.toml").write_text("seed = " + "9" * 5000)
+    with pytest.raises(InputError, match=r"long\.toml"):
+        read_toml(tmp_path / "long.toml")
+
+
+# ---- TOML out and in ----
+
+
+def test_to_toml_by_hand() -> None:
+    values = {"a": 1, "t": {"x": True, "u": {"y": "q"}, "v": {}}, "none": None, "b": [1.5, "s"]}
+    assert to_toml(values) == (
+        'a = 1\nb = [1.5, "s"]\n\n[t]\nx = true\n\n[t.u]\ny = "q"\n\n[t.v]\n'
+    )
+
+
+def test_a_table_of_tables_only() -> None:
+    values = {"t": {"u": {"w": {"y": 1e-15}}}}
+    assert tomllib.loads(to_toml(values)) == values
+
+
+fractions = st.floats(0.01, 0.99)
+choices: dict[str, st.SearchStrategy[Any]] = {
+    "name": st.text(st.characters(codec="utf-8", exclude_categories=["C"])),
+    "loss": st.one_of(
+        st.builds(lambda x: {"kind": "cispo", "eps_max": x}, st.floats(1.5, 1e9)),
+        st.builds(lambda x: {"kind": "gspo", "clip_low": x}, fractions),
+        st.builds(
+            lambda x: {"kind": "custom", "function": r"a \"b\".py:f", "keywords": x},
+            st.dictionaries(st.sampled_from(["x", "y_2", "z"]), st.floats(-1e300, 1e300)),
+        ),
+    ),
+    "staleness": st.builds(lambda k: {"kind": "ppo_off_policy", "k": k}, st.integers(1, 10**30)),
+    "length": st.builds(lambda x: {"kind": "overlong_penalty", "cache": x}, fractions),
+    "generator_head_dtype": st.sampled_from(["float32", "bfloat16"]),
+    "seed": st.integers(0, 2**70),
+    "site": st.builds(
+        lambda x, name: {**SITE, "name": name, "hardware": {"push_s": x}},
+        st.floats(0, 1e20),
+        st.text("ab\\\"' é", max_size=5),
+    ),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({}, optional=choices))
+def test_a_recipe_survives_its_file(values: dict[str, Any]) -> None:
+    recipe = Recipe.model_validate(values)
+    layers = Layers()
+    layers.add(tomllib.loads(to_toml(recipe.model_dump(mode="json"))), "recipe.toml")
+    assert layers.build(Recipe) == recipe
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "tab\there", "bell\a", "\x7f", "a\n[loss]\nb"])
+def test_control_characters_survive_a_file(name: str) -> None:
+    assert tomllib.loads(to_toml({"name": name, "t": {"name": name}})) == {
+        "name": name,
+        "t": {"name": name},
+    }
+
+
+@pytest.mark.parametrize("key", ["a b", "a.b", "é", ""])
+def test_keys_that_need_quotes_survive_a_file(key: str) -> None:
+    """Keywords of a custom loss are keys of the user's choice, and Python's may be any letter."""
+    values = {"loss": {"keywords": {key: 1.0}}, "other": {key: {key: 2}}}
+    assert tomllib.loads(to_toml(values)) == values
+
+
+# ---- fuzz: an override is taken or refused, and never anything else ----
+
+KEYS = [
+    *Recipe.model_fields,
+    *(f"loss.{name}" for name in ("kind", "eps_max", "clip_low", "function", "keywords.a")),
+    *(f"site.{name}" for name in ("kind", "updates", "optimizer", "optimizer.eps", "hardware.x")),
+    *("staleness.k", "staleness.kind", "curriculum.threshold", "length.low", "length.high", "q"),
+]
+values_text = st.one_of(
+    st.sampled_from(
+        ["cispo", "custom", "none", "keep", "1", "0", "-1", "0.5", "1e400", "nan", "true"]
+        + ["[]", "{}", "{kind='dapo'}", "[[1]]", "2024-01-01", "'x'", "''", "", "a:b", "1_000"]
+    ),
+    st.text(max_size=12),
+)
+arguments = st.builds(
+    "{}={}".format,
+    st.one_of(st.sampled_from(KEYS), st.text("abk.n ", max_size=6), st.text(max_size=4)),
+    values_text,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(arguments, st.text(max_size=8)), max_size=4), st.sampled_from(KEYS[:9]))
+def test_any_override_is_taken_or_refused(given_arguments: list[str], last: str) -> None:
+    try:
+        recipe = load("scalerl", *given_arguments, site=True)
+    except InputError as refused:
+        assert str(refused)
+    else:
+        assert isinstance(recipe, Recipe)
+        assert all(math.isfinite(v) for v in recipe.loss.model_dump().values() if type(v) is float)
