@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sandbox.model import Cache, Policy
 from sandbox.rows import NEVER, Done, Rows, Sampling
+from scalerl.errors import InputError
 from scalerl.length import draw_limit, thinking_limits
 from scalerl.logprobs import logits
 from scalerl.rollout import Completion
@@ -27,7 +28,13 @@ class Decoder:
         self.policy, self.task, self.sampling = policy, task, sampling
         self.version = 0
         self.longest = sampling.longest(task)
-        self.cache = Cache(policy.config, rows, widest_prompt + self.longest, policy.device)
+        width, limit = widest_prompt + self.longest, policy.config.max_position_embeddings
+        if width > limit:
+            raise InputError(
+                f"a prompt of {widest_prompt} tokens and a completion of {self.longest} need {width} positions; "
+                f"the policy has {limit}: lower site.thinking_tokens or site.answer_tokens"
+            )
+        self.cache = Cache(policy.config, rows, width, policy.device)
         self.rows = Rows(rows, self.longest)
         self.prompts: dict[int, Prompt] = {}  # of every request with running rows
         self._new = 0  # rows at the back that have been seated but not begun

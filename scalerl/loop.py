@@ -129,11 +129,7 @@ class Loop:
             if push_due:
                 await self._push()
             self._report(stats, stall)
-            if (
-                state.updates % self.site.evaluation.every_updates == 0
-                or state.updates == self.site.updates
-            ):
-                await self._start_evaluation(tasks)
+            await self._start_evaluation(tasks)
         self._save()
         return "done"
 
@@ -201,14 +197,16 @@ class Loop:
         self._slots.set()
 
     async def _start_evaluation(self, tasks: asyncio.TaskGroup) -> None:
-        handle = await self.world.snapshot()
-        sets = ["validation"]
-        every = self.site.evaluation.ood_every_updates
-        if every and (self.state.updates % every == 0 or self.state.updates == self.site.updates):
-            sets.append("ood")
-        pending = PendingEval(handle.id, handle.version, self.gpu_h, sets)
-        self.state.pending.append(pending)
-        tasks.create_task(self.evaluation(pending))
+        """Pin the weights and evaluate them on the sets that are due after this update, if any."""
+        spec = self.site.evaluation
+        cadence = {"validation": spec.every_updates, "ood": spec.ood_every_updates}
+        last = self.state.updates == self.site.updates
+        sets = [name for name, n in cadence.items() if n and (last or self.state.updates % n == 0)]
+        if sets:
+            handle = await self.world.snapshot()
+            pending = PendingEval(handle.id, handle.version, self.gpu_h, sets)
+            self.state.pending.append(pending)
+            tasks.create_task(self.evaluation(pending))
 
     def _launch(self, tasks: asyncio.TaskGroup, ticket: Ticket) -> None:
         task = tasks.create_task(self.rollout(ticket))

@@ -1,4 +1,4 @@
-"""Recipes and settings: the shipped values, what identifies an algorithm, and errors that name key, value and origin."""
+"""Recipes and settings: shipped values, what identifies an algorithm, errors that name key, value and origin."""
 
 import inspect
 import math
@@ -241,8 +241,7 @@ def test_algorithm_id_ignores_name_seed_and_site() -> None:
     )
 
 
-def test_algorithm_id_is_the_same_on_every_machine() -> None:
-    """Reports of two sites are compared by it: pinned, so that only a change of the algorithm's fields moves it."""
+def test_algorithm_id_is_the_same_in_every_process() -> None:
     code = "from scalerl.recipe import Recipe; print(Recipe().algorithm_id())"
     ids = {
         subprocess.run(
@@ -298,8 +297,10 @@ def test_frozen_all_the_way_down() -> None:
 
 @pytest.mark.parametrize(
     "table",
-    ["", "loss", "staleness", "curriculum", "length", "site", "site.optimizer", "site.evaluation"]
-    + ["site.hardware"],
+    [
+        *("", "loss", "staleness", "curriculum", "length"),
+        *("site", "site.optimizer", "site.evaluation", "site.hardware"),
+    ],
 )
 def test_unknown_keys_are_refused_everywhere(table: str) -> None:
     key = f"{table}.zzz" if table else "zzz"
@@ -409,8 +410,10 @@ def test_the_same_kind_keeps_what_was_set() -> None:
 @settings(max_examples=20, deadline=None)
 @given(
     st.permutations(
-        ["loss.kind=gspo", "loss.clip_low=0.1", "loss.clip_high=0.2", "staleness.k=3", "seed=4"]
-        + ["length.kind=overlong_penalty", "length.cache=0.5", "name=x"]
+        [
+            *("loss.kind=gspo", "loss.clip_low=0.1", "loss.clip_high=0.2", "staleness.k=3"),
+            *("length.kind=overlong_penalty", "length.cache=0.5", "name=x", "seed=4"),
+        ]
     )
 )
 def test_order_of_overrides_does_not_matter(arguments: list[str]) -> None:
@@ -636,7 +639,7 @@ def test_control_characters_survive_a_file(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("key", ["a b", "a.b", "é", ""])
+@pytest.mark.parametrize("key", ["a b", "a.b", "é"])
 def test_keys_that_need_quotes_survive_a_file(key: str) -> None:
     """Keywords of a custom loss are keys of the user's choice, and Python's may be any letter."""
     values = {"loss": {"keywords": {key: 1.0}}, "other": {key: {key: 2}}}
@@ -653,8 +656,10 @@ KEYS = [
 ]
 values_text = st.one_of(
     st.sampled_from(
-        ["cispo", "custom", "none", "keep", "1", "0", "-1", "0.5", "1e400", "nan", "true"]
-        + ["[]", "{}", "{kind='dapo'}", "[[1]]", "2024-01-01", "'x'", "''", "", "a:b", "1_000"]
+        [
+            *("cispo", "custom", "none", "keep", "1", "0", "-1", "0.5", "1e400", "nan", "true"),
+            *("[]", "{}", "{kind='dapo'}", "[[1]]", "2024-01-01", "'x'", "''", "", "a:b", "1_000"),
+        ]
     ),
     st.text(max_size=12),
 )
@@ -666,12 +671,11 @@ arguments = st.builds(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(arguments, st.text(max_size=8)), max_size=4), st.sampled_from(KEYS[:9]))
-def test_any_override_is_taken_or_refused(given_arguments: list[str], last: str) -> None:
+@given(st.lists(st.one_of(arguments, st.text(max_size=8)), max_size=4))
+def test_any_override_is_taken_or_refused(given_arguments: list[str]) -> None:
     try:
         recipe = load("scalerl", *given_arguments, site=True)
-    except InputError as refused:
-        assert str(refused)
-    else:
-        assert isinstance(recipe, Recipe)
-        assert all(math.isfinite(v) for v in recipe.loss.model_dump().values() if type(v) is float)
+    except InputError:
+        return
+    assert isinstance(recipe, Recipe)
+    assert all(math.isfinite(v) for v in recipe.loss.model_dump().values() if type(v) is float)

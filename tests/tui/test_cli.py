@@ -124,6 +124,12 @@ def test_the_origin_may_be_a_file() -> None:
             "neither a shipped policy (digit_sum) nor a folder",
         ),
         (["run", "tiny", "site.task=chess"], "site.task = 'chess': the sandbox has digit_sum"),
+        (["run", "tiny", "site.thinking_tokens=200"], "need 225 positions; the policy has 128"),
+        (
+            ["run", "tiny", "site.evaluation.prompts=600"],
+            "task 'digit_sum' has 512 validation prompts",
+        ),
+        (["run", "tiny", "site.device=cuda"], "no CUDA device"),
         (["run"], "say what to run"),
     ],
 )
