@@ -33,9 +33,7 @@ class EventLog:
         self._file = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torn = (
-                path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-            )
+            torn = _ends_mid_line(path)
             self._file = path.open("a", encoding="utf-8")
             if torn:  # a killed run left half a line: end it, so that only that line is unreadable
                 self._file.write("\n")
@@ -73,6 +71,14 @@ class EventLog:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _ends_mid_line(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() != b"\n"
 
 
 def parse_lines(path: Path) -> Iterator[Event]:

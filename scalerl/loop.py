@@ -13,11 +13,13 @@ from scalerl.curriculum import rejected
 from scalerl.errors import CurriculumExhausted, GeneratorLost, RunFailed, StalenessViolation
 from scalerl.events import EventLog
 from scalerl.recipe import Recipe
+from scalerl.rollout import Group
 from scalerl.staleness import Waiting, staleness_rule
 from scalerl.state import LoopState, PendingEval, Ticket, save_checkpoint
 from scalerl.world import Handle, UpdateStats, World
 
 MAX_PHASES_PER_UPDATE = 200
+MAX_TRIES = 16  # of one group: engines that all die at once must end the run, not keep it busy
 
 
 @dataclass
@@ -49,13 +51,8 @@ class Loop:
         control: Control | None = None,
     ) -> None:
         assert recipe.site is not None, "call recipe.on(site) first"
-        self.recipe, self.site, self.world, self.state, self.log = (
-            recipe,
-            recipe.site,
-            world,
-            state,
-            log,
-        )
+        self.recipe, self.site = recipe, recipe.site
+        self.world, self.state, self.log = world, state, log
         self.rule = staleness_rule(recipe)
         self.checkpoints, self.control = checkpoints, control or Control()
         self._slots, self._landed = asyncio.Event(), asyncio.Event()
@@ -119,6 +116,8 @@ class Loop:
                 return "stopped"
             batch, stall = await self._next_batch(rollouts)
             if batch is None:
+                if state.updates % self.site.evaluation.every_updates:
+                    await self._start_evaluation(tasks, last=True)
                 return "exhausted"
             groups = state.take(batch)
             push_due = self.rule.push_due(*self._starts())
@@ -129,25 +128,15 @@ class Loop:
             if push_due:
                 await self._push()
             self._report(stats, stall)
-            await self._start_evaluation(tasks)
+            await self._start_evaluation(tasks, last=state.updates == self.site.updates)
         self._save()
         return "done"
 
     # --- tasks they start ---
 
     async def rollout(self, ticket: Ticket) -> None:
-        """Generate and score one group; issue it again, with a new start, when its engine is lost."""
-        prompt = self.world.train[ticket.prompt]
-        while True:
-            try:
-                group = await self.world.generate(
-                    prompt, self.recipe.group_size, ticket.ordinal, self.recipe.seed
-                )
-                break
-            except GeneratorLost as lost:
-                self.emit("fault", cause=str(lost), error="GeneratorLost", group=ticket.ordinal)
-                ticket = replace(ticket, start=self.state.published)
-                self.state.in_flight[ticket.ordinal] = ticket
+        """Generate and score one group."""
+        ticket, group = await self._generate(ticket)
         group = await self.world.score(group)
         reject = rejected(group, self.recipe)
         self.state.land(ticket, group, reject=reject)
@@ -171,6 +160,22 @@ class Loop:
             )
 
     # --- their parts ---
+
+    async def _generate(self, ticket: Ticket) -> tuple[Ticket, Group]:
+        """A group of completions; issued again, with a new start, when its engine is lost."""
+        prompt, tries = self.world.train[ticket.prompt], 0
+        while True:
+            try:
+                return ticket, await self.world.generate(
+                    prompt, self.recipe.group_size, ticket.ordinal, self.recipe.seed
+                )
+            except GeneratorLost as lost:
+                tries += 1
+                if tries == MAX_TRIES:
+                    raise
+                self.emit("fault", cause=str(lost), error="GeneratorLost", group=ticket.ordinal)
+                ticket = replace(ticket, start=self.state.published)
+                self.state.in_flight[ticket.ordinal] = ticket
 
     async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Stall]:
         """Wait for a batch; None when the curriculum is exhausted and no more can come."""
@@ -196,11 +201,10 @@ class Loop:
         self.state.taken = 0
         self._slots.set()
 
-    async def _start_evaluation(self, tasks: asyncio.TaskGroup) -> None:
+    async def _start_evaluation(self, tasks: asyncio.TaskGroup, *, last: bool = False) -> None:
         """Pin the weights and evaluate them on the sets that are due after this update, if any."""
         spec = self.site.evaluation
         cadence = {"validation": spec.every_updates, "ood": spec.ood_every_updates}
-        last = self.state.updates == self.site.updates
         sets = [name for name, n in cadence.items() if n and (last or self.state.updates % n == 0)]
         if sets:
             handle = await self.world.snapshot()

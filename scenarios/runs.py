@@ -105,7 +105,11 @@ def run(
     world = open_world(recipe, allow_code=allow_code)
     with locked(folder):
         if not is_begun(folder):
-            (folder / "recipe.toml").write_text(to_toml(recipe.model_dump(mode="json")))
+            draft = (
+                folder / ".recipe.toml"
+            )  # renamed when complete, so that a begun run has a whole recipe
+            draft.write_text(to_toml(recipe.model_dump(mode="json")))
+            draft.rename(folder / "recipe.toml")
         state = LoopState(
             curriculum_of(recipe, len(world.train)),
             Ledger(world.gpus),

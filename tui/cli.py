@@ -35,10 +35,10 @@ def bare(context: typer.Context) -> None:
 def run_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME_OR_FILE]", help="A scenario, a recipe, or a .toml file."),
+        typer.Argument(metavar="NAME_OR_FILE", help="A scenario, a recipe, or a .toml file."),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="e.g. loss.eps_max=4")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="e.g. loss.eps_max=4")
     ] = None,
     on: Annotated[
         str | None,
@@ -50,10 +50,14 @@ def run_command(
             "--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."
         ),
     ] = None,
-    arm: Annotated[str | None, typer.Option("--arm", help="Only this arm of the scenario.")] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="ARM", help="Only this arm of the scenario.")
+    ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="How many seeds, counted up from the recipe's."),
+        typer.Option(
+            "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
+        ),
     ] = None,
     allow_code: Annotated[
         bool,
@@ -93,7 +97,9 @@ def fit_command(
     ] = None,
     r0: Annotated[
         float | None,
-        typer.Option("--r0", help="Pass rate before RL; by default that at C = 0, or fitted."),
+        typer.Option(
+            "--r0", metavar="R0", help="Pass rate before RL; by default that at C = 0, or fitted."
+        ),
     ] = None,
     window: Annotated[
         str | None,
@@ -133,12 +139,16 @@ def pretrain_command(
         Path, typer.Option("--out", metavar="DIR", help="Where the Hugging Face folder goes.")
     ],
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")
+        int,
+        typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same weights."),
     ] = 0,
     steps: Annotated[
         int | None,
         typer.Option(
-            "--steps", min=1, help="Optimiser steps; the shipped policy took the default."
+            "--steps",
+            metavar="N",
+            min=1,
+            help="Optimiser steps; the shipped policy took the default.",
         ),
     ] = None,
 ) -> None:

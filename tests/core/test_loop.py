@@ -137,6 +137,8 @@ def test_no_positive_resampling_ends_an_exhausted_run() -> None:
     # Ten prompts, each solved at its first visit: fewer than the 60 groups of twenty updates can ever be drawn.
     assert outcome.status == "exhausted"
     assert 0 < len(outcome.world.trained) < 20
+    evals = [e["version"] for e in outcome.events if e["kind"] == "eval"]
+    assert evals[-1] == outcome.state.version  # the last weights are evaluated all the same
     assert any("training prompts" in e["what"] for e in outcome.events if e["kind"] == "warning")
 
 
@@ -148,6 +150,11 @@ def test_lost_engines_are_issued_again_and_said() -> None:
         outcome.world.tries.get(o, 0) == 0 for o in outcome.state.in_flight
     )
     assert all(e["error"] == "GeneratorLost" for e in faults) and faults
+
+
+def test_engines_that_all_die_end_the_run() -> None:
+    with pytest.raises(RunFailed, match="GeneratorLost: engine of group"):
+        play(scripted_recipe(), Script(lost=3.0))
 
 
 @pytest.mark.parametrize(
