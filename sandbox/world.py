@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from sandbox.generators import Generators
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
 from sandbox.vocabulary import PAD
-from scalerl.batch import RolloutBatch
+from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role
 from scalerl.errors import CheckpointError, InputError
@@ -70,6 +71,8 @@ class SandboxWorld:
         self.evaluator = Evaluator(
             recipe, self.task, load_policy(folder, self.device), self._sampling()
         )
+        # OpenMP counts threads by calling thread: without the initialiser the worker would take all cores.
+        self._worker = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
         self._phases: list[Phase] = []
 
     def _sampling(self) -> Sampling:
@@ -101,26 +104,29 @@ class SandboxWorld:
     async def update(self, groups: Sequence[Group]) -> UpdateStats:
         batch = RolloutBatch.from_groups(groups).to(self.device)
         train = prepare(batch, self.recipe)
-        found: dict[str, Metric] = {}
-        if train.rows:
-            for parameters in self.optimizer.param_groups:
-                parameters["lr"] = learning_rate(self.site.optimizer, self.version)
-            found = policy_update(
-                self.policy,
-                self.optimizer,
-                train,
-                self.recipe,
-                self.loss,
-                micro_batch_tokens=self.site.micro_batch_tokens,
-                temperature=self.site.temperature,
-            )
-        stats = update_stats(batch, train, self.version, found)
-        if train.rows:
-            tokens = int((train.token_BT != PAD).sum())
-            seconds = self.site.hardware.train_s(tokens, self.site.trainers)
-            await self._trainers_do("update", seconds)
-            self.version += 1
+        if not train.rows:
+            return update_stats(batch, train, self.version, {})
+        # The cost is known, so the work can be done on another core while virtual time passes here:
+        # generators decode with weights of their own, and nobody reads the trainer's before the join.
+        job = self._worker.submit(self._train, train)
+        tokens = int((train.token_BT != PAD).sum())
+        await self._trainers_do("update", self.site.hardware.train_s(tokens, self.site.trainers))
+        stats = update_stats(batch, train, self.version, job.result())
+        self.version += 1
         return stats
+
+    def _train(self, train: TrainBatch) -> dict[str, Metric]:
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = learning_rate(self.site.optimizer, self.version)
+        return policy_update(
+            self.policy,
+            self.optimizer,
+            train,
+            self.recipe,
+            self.loss,
+            micro_batch_tokens=self.site.micro_batch_tokens,
+            temperature=self.site.temperature,
+        )
 
     async def publish(self, version: int) -> PushStats:
         await self._trainers_do("push", self.site.hardware.push_s)
@@ -185,7 +191,7 @@ class SandboxWorld:
             raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
 
     async def close(self) -> None:
-        """Nothing to release: tensors go with the object."""
+        self._worker.shutdown()
 
 
 def device_of(setting: str) -> str:

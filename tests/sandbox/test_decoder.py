@@ -48,9 +48,7 @@ def one(policy: Policy, how: Sampling) -> Completion:
     return sample_all(decoder(policy, how, 1), [make_prompt(0, [1, 2], 1)], 1, seed=0)[0][0]
 
 
-def check_recorded(
-    policy: Policy, prompt: Prompt, completion: Completion, how: Sampling
-) -> None:
+def check_recorded(policy: Policy, prompt: Prompt, completion: Completion, how: Sampling) -> None:
     """Every sampled token has the log-prob that one forward pass over the finished sequence gives it."""
     expected = full_logp(
         policy, list(prompt.token_ids), completion.token_ids, how.temperature, how.head_dtype
@@ -78,9 +76,7 @@ def test_first_and_second_tokens_have_the_policys_distribution(temperature: floa
     assert _p_value(policy, list(prompt.token_ids), first, temperature) > 1e-3
     commonest, count = first.most_common(1)[0]
     second = Counter(
-        d.completion.token_ids[1]
-        for d in drain(running)
-        if d.completion.token_ids[0] == commonest
+        d.completion.token_ids[1] for d in drain(running) if d.completion.token_ids[0] == commonest
     )
     assert sum(second.values()) == count > 300
     assert _p_value(policy, [*prompt.token_ids, commonest], second, temperature) > 1e-3
@@ -263,7 +259,9 @@ def test_the_phrase_replaces_an_end_of_sequence_sampled_at_the_limit() -> None:
     completion = one(chain(ONE, TWO, EOS), sampling(AT_THE_END, 2, 3))
     assert completion.token_ids[:4] == [ONE, TWO, UP, CLOSE]
     assert len(completion.token_ids) == 2 + 2 + 3
-    assert completion.truncated is True  # nothing follows </think> in this chain, least of all <eos>
+    assert (
+        completion.truncated is True
+    )  # nothing follows </think> in this chain, least of all <eos>
 
 
 # --- the answer's budget ---

@@ -1,27 +1,32 @@
 """The tiny world under the loop: staleness, log-probs across weight pushes, and what each part of a recipe does."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_policies import full_logp, random_policy, replayed_logp
 from tiny_runs import RecordingWorld, copy_weights, of_kind, play, small_plan
 
 from sandbox.decoder import Decoder, sample_all
+from sandbox.evaluator import Evaluator
 from sandbox.model import Policy, load_policy, save_policy
-from sandbox.world import Evaluator, SandboxWorld, start_policy
+from sandbox.world import SandboxWorld, start_policy
 from scalerl.clock import run_virtual
+from scalerl.compute import Phase
 from scalerl.errors import CheckpointError, InputError
 from scalerl.events import Event
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion, Group
+from scalerl.world import Handle
 from scenarios.scenario import RECIPES
 from scenarios.worlds import open_world
 
 QUIET = ("site.evaluation.every_updates=1000", "site.evaluation.ood_every_updates=0")
-BRISK = ("site.optimizer.learning_rate=5e-3", "site.optimizer.warmup_updates=0")
+BRISK = ("site.optimizer.learning_rate=3e-4", "site.optimizer.warmup_updates=0")
 
 
 def recipe(*overrides: str, name: str = "scalerl") -> Recipe:
@@ -44,9 +49,9 @@ def completions(world: RecordingWorld) -> list[tuple[Group, Completion]]:
 
 
 def worst(recorded: Sequence[float], expected: Sequence[float], sampled: Sequence[bool]) -> float:
-    """Largest difference over sampled tokens."""
+    """Largest difference over sampled tokens, in nats; in parts of the log-prob where that is below -1."""
     triples = zip(recorded, expected, sampled, strict=True)
-    return max(abs(r - e) for r, e, s in triples if s)
+    return max(abs(r - e) / max(1.0, -e) for r, e, s in triples if s)
 
 
 def gaps(world: RecordingWorld) -> dict[str, list[float]]:
@@ -73,17 +78,17 @@ def gaps(world: RecordingWorld) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("kv_on_push", ["keep", "recompute"])
 def test_a_replay_version_by_version_gives_the_recorded_log_probs(kv_on_push: str) -> None:
-    """To 1e-5 with the cache as the recipe says it was; neither the other cache nor a single version will do."""
+    """To 1e-5 with the cache as the recipe says it was; neither the other cache nor a single version will do.
+
+    The learning rate is no higher than it must be: the sharper a policy, the coarser float32 is about rare tokens.
+    """
     world, _, _ = play(recipe(f"kv_on_push={kv_on_push}", "site.updates=10", *BRISK))
     found = gaps(world)
-    right, wrong = (
-        ("stale", "recomputed") if kv_on_push == "keep" else ("recomputed", "stale")
-    )
-    assert len(found[right]) >= 40, "too few completions span a push"
+    right, wrong = ("stale", "recomputed") if kv_on_push == "keep" else ("recomputed", "stale")
+    assert len(found[right]) >= 100, "too few completions span a push"
     assert max(found[right]) < 1e-5
     for other in (wrong, "one version"):
-        # Some pushes hardly matter to some completions; to most of them they do.
-        assert sorted(found[other])[len(found[other]) // 2] > 1e-3
+        assert np.median(found[other]) > 5e-4 and max(found[other]) > 1e-2
     spans = [len(set(c.version)) for _, c in completions(world)]
     assert max(spans) >= 3, "no completion spans three versions"
 
@@ -253,19 +258,12 @@ def test_a_coarser_head_of_the_generator_is_a_mismatch_at_lag_0(
     (event,) = of_kind(events, "update")
     assert event["lag_tokens"] == [event["trained_tokens"]]
     assert least <= abs(event["kl"]) <= most
-    coarse = [
-        worst(c.logp, full_logp(world.policy, g.prompt_ids, c.token_ids), c.sampled)
-        for g, c in completions(RecordingWorldBefore(world))
+    start = load_policy(start_policy("digit_sum"))
+    errors = [
+        worst(c.logp, full_logp(start, group.prompt_ids, c.token_ids), c.sampled)
+        for group, c in completions(world)
     ]
-    assert (max(coarse) > 1e-3) is ("bfloat16" in heads[0])
-
-
-class RecordingWorldBefore:
-    """A recorded world with the weights that generated its first batch."""
-
-    def __init__(self, world: RecordingWorld) -> None:
-        world.policy.load_state_dict(world.weights[0])
-        self.batches = world.batches
+    assert (max(errors) > 1e-3) is ("bfloat16" in heads[0])
 
 
 # --- a loss of the user's own ---
@@ -354,13 +352,17 @@ def test_evaluations_queue_for_their_gpus_and_nothing_else_waits() -> None:
     handles = [runs.pin(policy, version) for version in (0, 1)]
     ends: list[float] = []
 
-    async def main() -> None:
-        for handle in handles:
-            await runs.evaluate(handle, ["validation"])
-            ends.append(runs.clock.now())
+    async def one(handle: Handle) -> None:
+        await runs.evaluate(handle, ["validation"])
+        ends.append(runs.clock.now())
 
-    run_virtual(main())
-    phases = runs.take_phases()
+    async def main() -> list[Phase]:
+        async with asyncio.TaskGroup() as tasks:
+            for handle in handles:
+                tasks.create_task(one(handle))
+        return runs.take_phases()
+
+    phases = run_virtual(main())
     assert [phase.end for phase in phases] == ends
     assert [phase.start for phase in phases] == [0.0, ends[0]]
     assert {phase.gpus for phase in phases} == {64}

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from sandbox.world import SandboxWorld
 from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
@@ -15,7 +16,6 @@ from scalerl.recipe import Recipe
 from scalerl.rollout import Group
 from scalerl.state import LoopState
 from scalerl.world import PushStats, UpdateStats
-from sandbox.world import SandboxWorld
 from scenarios.runs import RunResult, run
 from scenarios.scenario import Plan, plan
 
