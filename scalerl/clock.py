@@ -6,6 +6,7 @@ the second it was set for, and "nothing will ever happen again" is an error inst
 
 import asyncio
 import heapq
+import math
 import selectors
 import time
 from collections.abc import Callable, Coroutine
@@ -65,6 +66,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.on_deadlock: Callable[[], None] | None = None
         super().__init__(_JumpingSelector(self))
+        self._set(start)
 
     def time(self) -> float:
         return self._now
@@ -81,8 +83,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         while self._timers:
             when, _, handle = heapq.heappop(self._timers)
             if not handle.cancelled() and when > self._now:
-                self._now = when
+                self._set(when)
                 return
+
+    def _set(self, now: float) -> None:
+        self._now = now
+        # asyncio runs the timers before now + resolution. Its fixed 1e-9 s is lost in rounding once the clock
+        # stands at half a year: the timer that is due would never be.
+        self._clock_resolution = math.ulp(now)
 
     def deadlock(self) -> None:
         if self.on_deadlock is not None:

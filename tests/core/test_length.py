@@ -1,5 +1,7 @@
 """Length control: where thinking is cut, and what too long a completion costs."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,8 +93,8 @@ def test_limit_is_uniform_over_a_long_range_too() -> None:
     draws = [draw_limit((low, high), 1, group, row) for group in range(1250) for row in range(16)]
     assert low <= min(draws) < low + 5 and high - 5 < max(draws) <= high
     edges = [low + (high + 1 - low) * i // 20 for i in range(21)]
-    counts = [sum(a <= d < b for d in draws) for a, b in zip(edges, edges[1:], strict=False)]
-    expected = [20_000 * (b - a) / 2049 for a, b in zip(edges, edges[1:], strict=False)]
+    counts = [sum(a <= d < b for d in draws) for a, b in pairwise(edges)]
+    expected = [20_000 * (b - a) / 2049 for a, b in pairwise(edges)]
     assert chisquare(counts, expected).pvalue > 1e-4
 
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 import scalerl
 from scalerl.errors import InputError
@@ -27,6 +27,7 @@ from scalerl.recipe import (
     PPOOffPolicySpec,
     Recipe,
     Sandbox,
+    Spec,
     canonical_json,
 )
 from scalerl.settings import (
@@ -506,6 +507,55 @@ def test_what_is_missing() -> None:
         "must be above 0; step size after the warm-up"
     )
     assert "'loss.function' is missing (from the command line)" in refusal("loss.kind=custom")
+
+
+class Arm(Spec):
+    recipe: str = Field(description="a named recipe")
+    seeds: int = Field(default=1, gt=0)
+
+
+class Question(Spec):
+    """A model of its own: what is said of faults does not depend on recipes."""
+
+    arms: dict[str, Arm] = Field(default={}, description="what is compared")
+    mode: Annotated[Literal["fast", "slow"], Field()] | None = None
+
+    @model_validator(mode="after")
+    def _modest(self) -> "Question":
+        if len(self.arms) > 2:
+            raise ValueError("Two arms are enough")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"arms": {"x": {"recipe": "a", "recipee": "b"}}},
+            "unknown key 'arms.x.recipee' (from q.toml): did you mean 'arms.x.recipe'? "
+            "Valid here: arms.x.recipe, arms.x.seeds",
+        ),
+        ({"arms": {"x": {}}}, "'arms.x.recipe' is missing (from q.toml): a named recipe"),
+        (
+            {"arms": {"x": {"recipe": "a", "seeds": 0}}},
+            "arms.x.seeds = 0 (from q.toml): must be above 0",
+        ),
+        ({"mode": "idle"}, "mode = 'idle' (from q.toml): must be 'fast' or 'slow'"),
+    ],
+)
+def test_faults_in_tables_of_the_users_own_names(values: dict[str, Any], said: str) -> None:
+    layers = Layers()
+    layers.add(values, "q.toml")
+    with pytest.raises(InputError) as error:
+        layers.build(Question)
+    assert str(error.value) == said
+
+
+def test_a_fault_of_the_whole() -> None:
+    layers = Layers()
+    layers.add({"arms": {name: {"recipe": "a"} for name in "xyz"}}, "q.toml")
+    with pytest.raises(InputError, match="^settings = .*: two arms are enough"):
+        layers.build(Question)
 
 
 def test_origins_of_file_parent_and_command_line(tmp_path: Path) -> None:

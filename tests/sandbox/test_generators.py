@@ -95,6 +95,8 @@ def times(landed: Landed) -> dict[int, float]:
         pytest.param(1, 1, [(FIVE, 2)], {0: 29 + 29}, id="two in one slot"),
         # the prompt is prefilled once for both; two contexts are read in every step
         pytest.param(1, 2, [(FIVE, 2)], {0: (5 + 2 + 10) + (2 + 12) + (2 + 14)}, id="two slots"),
+        # two prompts begin on one engine: 12 + 2 + 12, 2 + 14, 2 + 16
+        pytest.param(1, 2, [(FIVE, 1), (SEVEN, 1)], {0: 60, 1: 60}, id="two prompts at once"),
         pytest.param(2, 1, [(FIVE, 2)], {0: 58}, id="a group stays on its engine"),
         pytest.param(2, 1, [(FIVE, 1), (FIVE, 1)], {0: 29, 1: 29}, id="two engines"),
         # in lockstep: the longer context sets the pace: 7 + 2 + 7, 2 + 8, 2 + 9

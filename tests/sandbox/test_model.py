@@ -14,6 +14,7 @@ from sandbox.digit_sum import DigitSum
 from sandbox.model import Cache, Policy, load_policy, save_policy
 from sandbox.pretrain import save_start_policy
 from sandbox.world import start_policy
+from scalerl.errors import InputError
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -125,11 +126,11 @@ def test_a_folder_that_transformers_saved_loads_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("model_type", "llama"), ("tie_word_embeddings", True)])
-def test_another_architecture_is_refused(tmp_path: Path, key: str, value: object) -> None:
+def test_another_architecture_is_bad_input(tmp_path: Path, key: str, value: object) -> None:
     save_policy(random_policy(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(ValueError, match=key):
+    with pytest.raises(InputError, match=key):
         load_policy(tmp_path)
 
 

@@ -1,9 +1,10 @@
 """The tiny world under the loop: staleness, log-probs across weight pushes, and what each part of a recipe does."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +170,52 @@ def test_a_skipped_update_moves_nothing() -> None:
     assert world.version == 12 - sum(skipped) == max(world.pushed)
     for event in of_kind(events, "update"):
         assert (event["loss"] is None) is event["skipped"]
+
+
+def test_the_learning_rate_warms_up_with_the_optimisers_steps() -> None:
+    """AdamW's first step moves every parameter by the learning rate itself: 1e-3 after 1 of 4 is 2.5e-4."""
+    world, _, _ = play(
+        recipe(
+            "site.optimizer.learning_rate=1e-3",
+            "site.optimizer.warmup_updates=4",
+            "site.optimizer.weight_decay=0",
+            "site.updates=1",
+        )
+    )
+    assert world.version == 1
+    for name in ("lm_head.weight", "model.norm.weight", "model.layers.0.mlp.up_proj.weight"):
+        step = (world.weights[1][name] - world.weights[0][name]).abs()
+        assert step.median().item() == pytest.approx(2.5e-4, rel=1e-2)
+
+
+# --- a worker thread ---
+
+
+class Inline:
+    """An executor that does the work at once, in the caller's thread."""
+
+    def submit(self, do: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(do(*arguments))
+        return done
+
+    def shutdown(self) -> None:
+        pass
+
+
+def test_training_beside_the_decoder_gives_the_bits_of_training_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = recipe("site.updates=6")
+    beside, _, said = play(wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr("sandbox.world.ThreadPoolExecutor", lambda *_, **__: Inline())
+        inline, _, said_inline = play(wanted)
+    assert isinstance(inline._worker, Inline)
+    for name, weight in inline.policy.state_dict().items():
+        assert torch.equal(beside.policy.state_dict()[name], weight)
+    for one, other in zip(said, said_inline, strict=True):
+        assert {**one, "t": 0} == {**other, "t": 0}
 
 
 # --- parts of the recipe ---
@@ -398,14 +445,6 @@ def test_an_unknown_task_or_policy_is_named() -> None:
         open_world(recipe("site.policy=nowhere"))
 
 
-def test_a_policy_of_another_architecture_is_bad_input(tmp_path: Path) -> None:
-    save_policy(random_policy(), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
-    with pytest.raises(InputError, match="llama"):
-        open_world(recipe(f"site.policy={tmp_path}"))
-
-
 def test_a_budget_beyond_the_models_positions_is_refused_before_the_run() -> None:
     """128 positions; the widest prompt has 19 tokens, the phrase 2, the answer 4: 103 are left for thinking."""
     open_world(recipe("site.thinking_tokens=103"))
@@ -420,7 +459,8 @@ def test_a_torn_checkpoint_is_named(file: str, tmp_path: Path) -> None:
     world = SandboxWorld(recipe())
     world.save(tmp_path)
     SandboxWorld(recipe()).load(tmp_path)
-    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:20])
+    whole = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
         SandboxWorld(recipe()).load(tmp_path)
 

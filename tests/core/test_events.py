@@ -1,0 +1,261 @@
+"""The event stream: numbering, torn lines, what a resume voids, and readers that tolerate what they do not know."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.errors import InputError
+from scalerl.events import Event, EventLog, evaluations, parse_lines, read_events
+
+AT: dict[str, Any] = {"clock": 0.0, "gpu_h": 0.0}
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def numbered(*seqs: int) -> list[str]:
+    return [json.dumps({"kind": "update", "seq": seq, "mark": i}) for i, seq in enumerate(seqs)]
+
+
+def resume(from_seq: int) -> str:
+    return json.dumps({"kind": "resume", "from_seq": from_seq})
+
+
+class FakeTime:
+    """The one function of `time` that the writer reads."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr("scalerl.events.time", fake)
+    return fake
+
+
+# ---- the writer ----
+
+
+def test_an_event_is_one_line_with_the_common_fields(tmp_path: Path, time: FakeTime) -> None:
+    path = tmp_path / "deep" / "events.jsonl"
+    heard: list[Event] = []
+    log = EventLog(path, heard.append)
+    time.now += 2.5
+    log.emit("update", clock=7.0, gpu_h=0.25, loss=1.5, note="two\nlines")
+    # flushed: readable before the file is closed
+    text = path.read_text()
+    log.close()
+    assert text.count("\n") == 1 and text.endswith("\n")
+    assert json.loads(text) == {
+        "v": 1,
+        "seq": 0,
+        "t": 2.5,
+        "clock": 7.0,
+        "gpu_h": 0.25,
+        "kind": "update",
+        "loss": 1.5,
+        "note": "two\nlines",
+    }
+    assert heard == [json.loads(text)]
+
+
+def test_seq_counts_all_but_heartbeat_and_resume(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    log = EventLog(tmp_path / "events.jsonl", heard.append)
+    for kind in ("run", "heartbeat", "update", "eval"):
+        log.emit(kind, **AT)
+    log.resume(1, **AT)
+    log.emit("update", **AT)
+    log.close()
+    assert [(e["kind"], e.get("seq")) for e in heard] == [
+        ("run", 0),
+        ("heartbeat", None),
+        ("update", 1),
+        ("eval", 2),
+        ("resume", None),
+        ("update", 1),
+    ]
+    assert heard[4]["from_seq"] == 1
+    assert [e["kind"] for e in read_events(tmp_path / "events.jsonl")] == ["run", "update"]
+
+
+def test_without_a_file_only_the_listener_hears() -> None:
+    heard: list[Event] = []
+    log = EventLog(listen=heard.append)
+    log.emit("run", **AT)
+    log.close()
+    assert [e["kind"] for e in heard] == ["run"]
+    EventLog().emit("run", **AT)  # nobody listens, nothing fails
+
+
+def test_a_heartbeat_only_after_five_quiet_seconds(time: FakeTime) -> None:
+    heard: list[Event] = []
+    log = EventLog(listen=heard.append)
+    time.now += 4.9
+    log.heartbeat(**AT)
+    assert heard == []
+    time.now += 0.1
+    log.heartbeat(**AT)
+    assert [e["kind"] for e in heard] == ["heartbeat"]
+    log.heartbeat(**AT)  # the beat itself was a sign of life
+    time.now += 4.0
+    log.emit("update", **AT)
+    time.now += 4.0
+    log.heartbeat(**AT)
+    assert [e["kind"] for e in heard] == ["heartbeat", "update"]
+
+
+def test_not_a_number_is_not_written(tmp_path: Path) -> None:
+    """JSON has no NaN: a metric without a value is null, and a NaN is a fault to be seen at once."""
+    log = EventLog(tmp_path / "events.jsonl")
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            log.emit("update", **AT, loss=value)
+    log.emit("update", **AT, loss=None)
+    log.close()
+    assert [e["loss"] for e in parse_lines(tmp_path / "events.jsonl")] == [None]
+
+
+def test_two_writers_append_and_the_file_ends_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for _ in range(2):
+        log = EventLog(path)
+        log.emit("run", **AT)
+        log.close()
+    assert len(list(parse_lines(path))) == 2 and path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20, -2, -1])
+def test_a_torn_line_costs_itself_only(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.emit("run", **AT)
+    log.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:cut])
+    # cut = -1 loses nothing but the end of line: the event is there
+    assert [e["kind"] for e in parse_lines(path)] == ["run"] * (2 if cut == -1 else 1)
+    log = EventLog(path)
+    log.emit("update", **AT)
+    log.close()
+    assert [e["kind"] for e in parse_lines(path)][-1] == "update"
+    assert len(list(parse_lines(path))) == (3 if cut == -1 else 2)
+
+
+def test_an_empty_file_is_not_torn(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.touch()
+    log = EventLog(path)
+    log.emit("run", **AT)
+    log.close()
+    assert path.read_text().startswith("{")
+
+
+# ---- readers ----
+
+
+def test_readers_pass_over_what_they_do_not_know(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "events.jsonl",
+        '{"kind": "run", "seq": 0, "field of the future": {"a": [1]}}',
+        '{"kind": "kind of the future", "seq": 1}',
+        "",
+        "not json",
+        "[1, 2]",
+        '"kind"',
+        "null",
+        '{"no": "kind"}',
+        '{"kind": 3}',
+        '{"kind": "update", "seq"',
+        '{"kind": "heartbeat"}',
+        '{"kind": "update", "seq": 2}',
+    )
+    with path.open("ab") as file:
+        file.write(b'{"kind": "sample", "seq": 3, "text": "\xff"}\n')  # a bad byte spoils no line
+    assert [e["kind"] for e in read_events(path)] == [
+        "run",
+        "kind of the future",
+        "update",
+        "sample",
+    ]
+    assert [e["kind"] for e in parse_lines(path)].count("heartbeat") == 1
+
+
+def test_a_growing_file_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "events.jsonl", *numbered(0, 1))
+    reader = parse_lines(path)
+    assert next(reader)["seq"] == 0
+    with path.open("a") as file:
+        file.write(numbered(2)[0] + "\n")
+    assert [e["seq"] for e in reader] == [1, 2]
+
+
+def test_a_missing_log_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"cannot read the event log .*absent\.jsonl: No such file"
+    ):
+        read_events(tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("lines", "marks"),
+    [
+        ([*numbered(0, 1, 2), resume(1)], [0]),
+        ([*numbered(0, 1, 2), resume(3)], [0, 1, 2]),
+        ([*numbered(0, 1, 2), resume(0)], []),
+        # taken up twice from the same checkpoint, then once from a later one
+        ([*numbered(0, 1, 2), resume(1), *numbered(1, 2), resume(1), *numbered(1)], [0, 0]),
+        ([*numbered(0, 1), resume(1), *numbered(1, 2, 3), resume(3), *numbered(3)], [0, 0, 1, 0]),
+        ([resume(0), *numbered(0)], [0]),
+    ],
+)
+def test_a_resume_voids_what_came_after_its_checkpoint(
+    tmp_path: Path, lines: list[str], marks: list[int]
+) -> None:
+    alive = read_events(write(tmp_path / "events.jsonl", *lines))
+    assert [e["mark"] for e in alive] == marks
+    assert [e["seq"] for e in alive] == list(range(len(alive)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.one_of(st.just("event"), st.just("heartbeat"), st.integers(0, 5)), max_size=25))
+def test_the_surviving_timeline_counts_from_zero(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str | int]
+) -> None:
+    """Whatever the history of resumes: no number twice, none missing, each the last written under that number."""
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    log = EventLog(path)
+    last: dict[int, int] = {}
+    for mark, step in enumerate(steps):
+        if isinstance(step, int):
+            log.resume(min(step, log.seq), **AT)
+        else:
+            if step == "event":
+                last[log.seq] = mark
+            log.emit(step, **AT, mark=mark)
+    log.close()
+    assert [(e["seq"], e["mark"]) for e in read_events(path)] == [
+        (seq, last[seq]) for seq in range(log.seq)
+    ]
+
+
+def test_evaluations_of_one_set_in_order_of_compute() -> None:
+    events: list[Event] = [
+        {"kind": "eval", "set": "validation", "C": 3.0},
+        {"kind": "eval", "set": "ood", "C": 1.0},
+        {"kind": "update", "C": 0.5},
+        {"kind": "eval", "set": "validation", "C": 0.0},  # ended late: an evaluation takes its time
+    ]
+    assert [e["C"] for e in evaluations(events)] == [0.0, 3.0]
+    assert [e["C"] for e in evaluations(events, "ood")] == [1.0]
