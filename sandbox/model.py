@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scalerl.errors import InputError
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -198,7 +200,9 @@ class Policy(nn.Module):
 
 def rope_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
     """cos and sin of every position's rotary angles, [positions, head_dim]."""
-    inverse = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).float() / config.head_dim)
+    # Inverted after the power, as Hugging Face does: the other way round differs by a rounding, 4e-5 in log-probs.
+    exponent = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    inverse = 1.0 / config.rope_theta**exponent
     angle = torch.outer(torch.arange(config.max_position_embeddings).float(), inverse)
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()
@@ -237,11 +241,14 @@ def save_policy(policy: Policy, folder: Path) -> None:
 def load_policy(folder: Path, device: torch.device | str = "cpu") -> Policy:
     """Load a Qwen3 folder; only architectures that this file writes are accepted."""
     text = json.loads((folder / "config.json").read_text())
-    if text.get("model_type") != "qwen3" or text.get("tie_word_embeddings"):
-        raise ValueError(
+    kind, tied = text.get("model_type"), text.get("tie_word_embeddings")
+    if kind != "qwen3" or tied:
+        raise InputError(
             f"{folder / 'config.json'}: the sandbox runs Qwen3 with an untied head, not "
-            f"model_type={text.get('model_type')!r}, tie_word_embeddings={text.get('tie_word_embeddings')!r}"
+            f"model_type={kind!r} with tie_word_embeddings={tied!r}"
         )
+    # transformers 5 keeps the base in a table of its own
+    text.setdefault("rope_theta", text.get("rope_parameters", {}).get("rope_theta", 10_000.0))
     policy = Policy(ModelConfig(**{name: text[name] for name in ModelConfig.__dataclass_fields__}))
     policy.load_state_dict(load_file(folder / "model.safetensors"))
     return policy.to(device)

@@ -99,6 +99,8 @@ class Rows:
         )
         self.length[i], self.limit[i], self.closed[i], self.forced[i] = 0, limit, -1, 0
         self.uniform[i] = uniform_T
+        for column in (self.token, self.logp, self.version, self.sampled):
+            column[i] = 0  # nothing of the row's former tenant is saved with it
         self.count += 1
 
     def append(
@@ -123,14 +125,15 @@ class Rows:
         return over | self._truncated(sampling)
 
     def _truncated(self, sampling: Sampling) -> np.ndarray:
-        """No end of sequence inside the budget: the answer's once thinking has closed, else that of both together."""
+        """No end of sequence in time.
+
+        With interruptions thinking always closes, and the answer has a budget of its own; without, thinking and answer
+        share one, so that a completion which closes late cannot outgrow it.
+        """
         length, closed = self.length[: self.count], self.closed[: self.count]
         answered = (closed >= 0) & (length - closed >= sampling.answer_tokens)
-        unlimited = self.limit[: self.count] == NEVER
-        rambled = (
-            (closed < 0) & unlimited & (length >= sampling.thinking_tokens + sampling.answer_tokens)
-        )
-        return answered | rambled
+        spent = length >= sampling.thinking_tokens + sampling.answer_tokens
+        return np.where(self.limit[: self.count] == NEVER, spent, answered)
 
     def take(self, ended: np.ndarray, task: Task) -> list[Done]:
         """The completions of the ended rows."""

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from sandbox.decoder import Decoder
@@ -187,7 +188,7 @@ class SandboxWorld:
             self.version = state["version"]
             self.pool.restore(folder, state["pool"], self.train)
             self.evaluator.restore(folder, state["evaluator"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
 
     async def close(self) -> None:

@@ -118,6 +118,24 @@ def test_a_cancelled_timer_is_not_jumped_to() -> None:
     assert run_virtual(main()) == 2.0
 
 
+def test_a_cancelled_sleep_is_nothing_to_wait_for() -> None:
+    clock = VirtualClock()
+    ended: list[float] = []
+
+    async def main() -> None:
+        sleeper = asyncio.ensure_future(clock.sleep_until(1000.0))
+        await clock.sleep(1.0)
+        sleeper.cancel()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(clock.now())
+
+    with pytest.raises(Deadlock):
+        run_virtual(main())
+    assert ended == [1.0]
+
+
 def test_a_timeout_is_virtual_too() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):

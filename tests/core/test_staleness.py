@@ -71,7 +71,7 @@ def test_pipeline_takes_the_smallest_starts_then_the_smallest_ordinals() -> None
         (0, {0: 0, 1: 0}, {2: 0, 3: 0}, [0, 1]),
         (0, {0: 0, 1: 0}, {2: 0, 3: 0, 4: 0}, Waiting(2)),
         # Several late groups: the one of smallest start is to blame, then of smallest ordinal.
-        (2, {5: 1, 6: 1}, {9: 1, 7: 0, 8: 0}, Waiting(7)),
+        (2, {5: 1, 6: 1}, {3: 1, 8: 0, 7: 0}, Waiting(7)),
         (2, {5: 1, 6: 1}, {9: 1, 3: 1, 8: 2}, Waiting(3)),
     ],
 )

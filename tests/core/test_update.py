@@ -619,12 +619,11 @@ def test_update_stats_by_hand() -> None:
         )
 
     T, F = True, False
+    mixed = [row([5, 5, 6], [T, F, T], T), row([7], [T], F, truncated=True)]
+    solved = [row([3, 7], [T, T], T, interrupted=True), row([7, 7], [T, T], T), row([7], [T], T)]
+    old = [row([4, 4], [T, T], F), row([7, 7], [T, T], T)]
     batch = RolloutBatch.from_groups(
-        [
-            Group(0, 0, [1, 1], [row([5, 5, 6], [T, F, T], T), row([7], [T], F, truncated=True)]),
-            Group(1, 1, [1], [row([3, 7], [T, T], T, interrupted=True), row([7, 7], [T, T], T)]),
-            Group(2, 2, [1], [row([4, 4], [T, T], F), row([7, 7], [T, T], T)]),
-        ]
+        [Group(0, 0, [1, 1], mixed), Group(1, 1, [1], solved), Group(2, 2, [1], old)]
     )
     train = prepare(batch, recipe())  # group 1 leaves
     stats = update_stats(
@@ -635,13 +634,12 @@ def test_update_stats_by_hand() -> None:
     )
     # trained: versions 5, 6 (the forced one is not), 7 | 4, 4, 7, 7: lags 2, 1, 0, 3, 3, 0, 0
     assert stats.lag_tokens == [3, 1, 1, 2] and stats.trained_tokens == 7
-    # over the whole batch, dropped rows included: 4 of 6 right, reward (4 - 2) / 6
-    assert stats.pass_rate == pytest.approx(4 / 6) and stats.reward == pytest.approx(2 / 6)
-    assert stats.truncated == pytest.approx(1 / 6) and stats.interrupted == pytest.approx(1 / 6)
-    assert stats.zero_variance == pytest.approx(1 / 3)  # groups, not rows
-    assert stats.length_mean_tokens == pytest.approx(
-        12 / 6
-    )  # 3 + 1 + 2 + 2 + 2 + 2, forced included
+    # over the whole batch, dropped rows included: 5 of 7 right, reward (5 - 2) / 7
+    assert stats.pass_rate == pytest.approx(5 / 7) and stats.reward == pytest.approx(3 / 7)
+    assert stats.truncated == pytest.approx(1 / 7) and stats.interrupted == pytest.approx(1 / 7)
+    assert stats.zero_variance == pytest.approx(1 / 3)  # of groups: of rows it would be 3 / 7
+    # 3 + 1 + 2 + 2 + 1 + 2 + 2 = 13, the forced one included
+    assert stats.length_mean_tokens == pytest.approx(13 / 7)
     assert not stats.skipped
     assert (stats.loss, stats.kl, stats.capped, stats.entropy) == (0.5, 0.25, None, None)
 

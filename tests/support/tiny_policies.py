@@ -1,6 +1,6 @@
 """Policies whose behaviour is known beforehand, and log-probs computed the long way round."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -86,6 +86,12 @@ def replayed_logp(
             )
         found += _logp(policy, hidden_ND, [tokens[place]])
     return found
+
+
+def worst(recorded: Sequence[float], expected: Sequence[float], sampled: Sequence[bool]) -> float:
+    """Largest difference over sampled tokens, in nats; in parts of the log-prob where that is below -1."""
+    triples = zip(recorded, expected, sampled, strict=True)
+    return max(abs(r - e) / max(1.0, -e) for r, e, s in triples if s)
 
 
 def _logp(

@@ -13,7 +13,7 @@ from scalerl.curriculum import curriculum_of
 from scalerl.events import Event, EventLog, read_events
 from scalerl.loop import Control, Loop
 from scalerl.recipe import Recipe
-from scalerl.rollout import Group
+from scalerl.rollout import Completion, Group
 from scalerl.state import LoopState
 from scalerl.world import PushStats, UpdateStats
 from scenarios.runs import RunResult, run
@@ -39,6 +39,12 @@ def small_plan(*overrides: str, name: str = "scalerl") -> Plan:
     """One run of eight updates over eight prompts times four completions."""
     (only,) = plan(name, [*SMALL, *overrides])
     return only
+
+
+def quiet_recipe(*overrides: str, name: str = "scalerl") -> Recipe:
+    """The recipe of a small run that is evaluated at its start and end only."""
+    quiet = ("site.evaluation.every_updates=1000", "site.evaluation.ood_every_updates=0")
+    return small_plan(*quiet, *overrides, name=name).recipe
 
 
 def timeline(folder: Path) -> list[Event]:
@@ -97,3 +103,27 @@ def play(recipe: Recipe, **world: Any) -> tuple[RecordingWorld, LoopState, list[
     loop = Loop(recipe, recording, state, EventLog(listen=events.append))
     assert run_virtual(loop.run()) == "done"
     return recording, state, events
+
+
+def completions(world: RecordingWorld) -> list[tuple[Group, Completion]]:
+    """All that was handed to the trainers, dropped groups included."""
+    return [(g, c) for _, groups in world.batches for g in groups for c in g.completions]
+
+
+def check_lags(world: RecordingWorld, updates: list[Event], k: int) -> list[int]:
+    """`lag_tokens` of each event, counted anew over the tokens that were trained on; all lags that occur."""
+    seen: list[int] = []
+    for (version, groups), event in zip(world.batches, updates, strict=True):
+        lags = [
+            version - token_version
+            for group in groups
+            if not group.zero_variance or world.recipe.zero_variance == "keep"
+            for c in group.completions
+            for token_version, sampled in zip(c.version, c.sampled, strict=True)
+            if sampled
+        ]
+        assert event["lag_tokens"] == [lags.count(lag) for lag in range(max(lags, default=-1) + 1)]
+        assert event["trained_tokens"] == len(lags)
+        assert not lags or 0 <= min(lags) <= max(lags) <= k
+        seen += lags
+    return seen
