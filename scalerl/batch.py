@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scalerl.errors import BatchError
-from scalerl.rollout import Group
+from scalerl.rollout import Completion, Group
 from scalerl.shapes import BT, B, IdB, IdBT, MaskB, MaskBT
 
 R = TypeVar("R", bound="_Rows")
@@ -55,6 +55,7 @@ class RolloutBatch(_Rows):
     def from_groups(cls, groups: Sequence[Group], pad_id: int = 0) -> "RolloutBatch":
         """Pack groups; rows keep their order, and the group id travels with each row."""
         rows = [(group, completion) for group in groups for completion in group.completions]
+        _check_records(rows)
         width = max(len(group.prompt_ids) + completion.length_tokens for group, completion in rows)
         shape = (len(rows), width)
         token, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
@@ -71,7 +72,7 @@ class RolloutBatch(_Rows):
             mask_BT=mask,
             behavior_logp_BT=logp.masked_fill(~mask, 0.0),
             version_BT=version,
-            reward_B=torch.tensor([completion.reward for _, completion in rows]),
+            reward_B=torch.tensor([float(completion.reward) for _, completion in rows]),
             correct_B=torch.tensor([completion.correct for _, completion in rows]),
             group_B=torch.tensor([group.request_id for group, _ in rows]),
             truncated_B=torch.tensor([completion.truncated for _, completion in rows]),
@@ -95,6 +96,9 @@ class RolloutBatch(_Rows):
                 f"row {row}, token {column} was sampled with log-prob {value}: "
                 "the generator's own, finite and at most 0, is needed"
             )
+        if self.mask_BT[:, 0].any():
+            row = int(self.mask_BT[:, 0].nonzero()[0])
+            raise BatchError(f"row {row} has no prompt: nothing predicts its first token")
         if (self.mask_BT & (self.version_BT < 0)).any():
             raise BatchError("a sampled token has no weight version; its staleness cannot be known")
 
@@ -135,3 +139,14 @@ class TrainBatch(_Rows):
 
     def _trim(self, width: int) -> "TrainBatch":
         return self._each(lambda part: part[:, :width] if part.dim() == 2 else part)
+
+
+def _check_records(rows: Sequence[tuple[Group, Completion]]) -> None:
+    """Raise BatchError unless each token of each completion has its log-prob, version and mark."""
+    for row, (group, completion) in enumerate(rows):
+        for name in ("logp", "version", "sampled"):
+            if (length := len(getattr(completion, name))) != completion.length_tokens:
+                raise BatchError(
+                    f"row {row}, of group {group.request_id}, has {completion.length_tokens} tokens "
+                    f"and {length} values in {name!r}: each token needs one"
+                )

@@ -83,7 +83,7 @@ class Ledger:
                 for what, seconds in sorted(self.busy_s.get(role, {}).items())
             }
             idle = self.gpus[role] * now / 3600.0 - sum(busy.values())
-            if idle < -TOLERANCE_S:
+            if idle < -TOLERANCE_S / 3600.0:
                 raise LedgerError(
                     f"{role} GPUs were busy for {-idle:.6f} GPU-hours more than the run has lasted"
                 )

@@ -15,7 +15,7 @@ class Hardware(BaseModel):
     what 12,288 real ones do.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = "GB200, 8B dense"
     token_scale: float = Field(

@@ -18,7 +18,7 @@ from scalerl.hardware import Hardware
 class Spec(BaseModel):
     """A frozen record; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 # --- loss: each spec names one function of `scalerl.losses`; its fields are that function's keywords ---

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+import tomli_w
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -68,8 +69,9 @@ class Layers:
         if fault["type"] == "union_tag_invalid":
             tags = fault.get("ctx", {})
             return f"{key}.kind = {tags.get('tag')!r} {where}: must be one of {tags.get('expected_tags')}"
-        if fault["type"] == "union_tag_not_found":
-            return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind=..."
+        if fault["type"] in ("union_tag_not_found", "model_attributes_type"):
+            kinds = " | ".join(model.model_fields["kind"].default for model in _models(info))
+            return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind={kinds}"
         return f"{key or 'settings'} = {fault['input']!r} {where}: {_reason(fault, info)}"
 
 
@@ -82,14 +84,15 @@ def parse_override(argument: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), text
+    except (ValueError, RecursionError):
+        shown = f"{key.strip()} = {text[:24]}..."
+        raise InputError(f"{shown} (from {COMMAND_LINE}): too long or too deep to read") from None
 
 
 def override_tables(arguments: Sequence[str]) -> list[Table]:
-    """One nested table for each KEY=VALUE; kinds first, so that their own keys can follow in any order."""
-    pairs = sorted(
-        (parse_override(argument) for argument in arguments),
-        key=lambda pair: not pair[0].endswith("kind"),
-    )
+    """One nested table for each KEY=VALUE; tables and kinds first, so that single keys can stand anywhere."""
+    pairs = [parse_override(argument) for argument in arguments]
+    pairs.sort(key=lambda pair: (not isinstance(pair[1], dict), not pair[0].endswith(".kind")))
     tables: list[Table] = []
     for key, value in pairs:
         table: Any = value
@@ -105,7 +108,7 @@ def read_toml(path: Path) -> Table:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
 
 
@@ -149,27 +152,15 @@ def unknown(what: str, name: str, names: Iterable[str]) -> InputError:
 
 def to_toml(values: Mapping[str, Any]) -> str:
     """Nested tables as TOML text; None is left out, as TOML has no word for it."""
-    plain, tables = [], []
-    for key, value in values.items():
-        (tables if isinstance(value, Mapping) else plain).append((key, value))
-    lines = [f"{key} = {_toml_value(value)}" for key, value in plain if value is not None]
-    for key, table in tables:
-        body = to_toml(table)
-        nested = body.replace("\n[", f"\n[{key}.")
-        nested = f"[{key}.{nested[1:]}" if nested.startswith("[") else nested
-        lines.append(f"\n[{key}]\n{nested}".rstrip())
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_without_none(values))
 
 
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return repr(value)
+def _without_none(values: Mapping[str, Any]) -> Table:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _merge(base: Table, new: Mapping[str, Any]) -> None:
@@ -202,6 +193,13 @@ def _locate(
     current: type[BaseModel] | None = model
     siblings = list(model.model_fields)
     for part in path:
+        if (
+            info is not None and get_origin(info.annotation) is dict
+        ):  # a table whose keys are the user's
+            key.append(part)
+            current, info = _model(get_args(info.annotation)[1]), None
+            siblings = list(current.model_fields) if current else []
+            continue
         member = _member(info, part) if info is not None and current is None else None
         if member is not None:
             current, siblings = member, list(member.model_fields)
@@ -209,7 +207,7 @@ def _locate(
         if current is not None:
             siblings = list(current.model_fields)
             info = current.model_fields.get(part)
-            current = _model_of(info)
+            current = _model(info.annotation) if info is not None else None
         key.append(part)
     return ".".join(key), info, siblings
 
@@ -224,15 +222,19 @@ def _types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """The one model that an annotation holds; None for a plain value or a union of several."""
+    found = [
+        kind
+        for kind in _types(annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def _models(info: FieldInfo | None) -> list[type[BaseModel]]:
     found = list(_types(info.annotation)) if info is not None else []
     return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
-
-
-def _model_of(info: FieldInfo | None) -> type[BaseModel] | None:
-    """The one model that a field holds; None for a plain value or a union of several."""
-    models = _models(info)
-    return models[0] if len(models) == 1 else None
 
 
 def _member(info: FieldInfo, tag: str) -> type[BaseModel] | None:

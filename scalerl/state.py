@@ -137,12 +137,12 @@ _PLAIN = (
 
 
 def save_checkpoint(folder: Path, state: LoopState, world: World, algorithm_id: str) -> Path:
-    """Write `folder/update-<n>` beside its final name and rename it, so that a torn one is never taken for good.
+    """Write beside its final name, then rename: at every moment the newest whole checkpoint can be found.
 
-    Older checkpoints are removed once the new one stands.
+    It is called `update-<n>`, or `update-<n>.<i>` if there is one of that update already (from before a resume).
+    Older ones are removed once the new one stands.
     """
-    target = folder / f"update-{state.updates}"
-    draft = folder / f".update-{state.updates}.draft"
+    draft = folder / ".draft"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     world.save(draft)
@@ -151,7 +151,10 @@ def save_checkpoint(folder: Path, state: LoopState, world: World, algorithm_id: 
         json.dump(loop, file, separators=(",", ":"))
         file.flush()
         os.fsync(file.fileno())
-    shutil.rmtree(target, ignore_errors=True)
+    target, attempt = folder / f"update-{state.updates}", 1
+    while target.exists():
+        attempt += 1
+        target = folder / f"update-{state.updates}.{attempt}"
     draft.rename(target)
     for old in folder.glob("update-*"):
         if old != target:
@@ -160,9 +163,14 @@ def save_checkpoint(folder: Path, state: LoopState, world: World, algorithm_id: 
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the most updates, if there is one."""
+    """The checkpoint of the most updates, of those the last written, if there is one."""
+
+    def age(path: Path) -> tuple[int, int]:
+        updates, _, attempt = path.name.removeprefix("update-").partition(".")
+        return int(updates), int(attempt or 1)
+
     found = [path for path in folder.glob("update-*") if (path / "loop.json").exists()]
-    return max(found, key=lambda path: int(path.name.removeprefix("update-")), default=None)
+    return max(found, key=age, default=None)
 
 
 def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:

@@ -19,14 +19,16 @@ def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
     Raises:
         InputError: not allowed, no such file or module, an error while importing it, or no such function.
     """
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise InputError(f"{name!r} is not FILE.py:FUNCTION or MODULE:FUNCTION")
     if not allow_code:
         raise InputError(f"{name!r} is code of your own: add --allow-code to run it")
-    place, _, attribute = name.rpartition(":")
     try:
         module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself
         raise InputError(f"importing {place!r} failed: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -40,6 +42,7 @@ def _load_file(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"_scalerl_user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
     spec.loader.exec_module(module)
     return module
 

@@ -163,6 +163,7 @@ def test_costs_by_hand() -> None:
     assert gpu.decode_s(1, 5) == 2 * (20 + 30) / 25
     # memory-bound: the weights are read once, however many rows share them
     assert gpu.decode_s(8, 5) == gpu.decode_s(1, 5)
+    assert gpu.decode_s(1, 0) == 2 * 20 / 25  # even without any cache
     assert gpu.decode_s(0, 0) == 0.0
     # 2 FLOPs * 10 parameters * 3 tokens * 2 = 120, at 25 FLOP/s
     assert gpu.prefill_s(3) == 120 / 25

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,8 @@ def test_a_batch_is_taken_in_the_order_asked_for() -> None:
         state.land(ticket, scored(ticket, True), reject=False)
     assert [group.request_id for group in state.take([2, 0])] == [2, 0]
     assert set(state.finished) == {1}
+    state.take([1])
+    assert (state.taken, state.updates, state.tokens) == (3, 2, 6)  # of two batches, before a push
 
 
 def test_history_counts_rejected_groups_too() -> None:
@@ -252,6 +255,30 @@ def test_written_again_at_the_same_update(tmp_path: Path) -> None:
     load_checkpoint(path, again, ID)
     assert again.next_seq == 99
     assert newest_checkpoint(tmp_path) == path
+
+
+def test_killed_before_the_older_one_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two checkpoints of one update, the one that was written last is the newest."""
+    state = filled()
+    save_checkpoint(tmp_path, state, world(), ID)
+    state.next_seq = 99
+    remove = shutil.rmtree
+
+    def die(path: Path, ignore_errors: bool = False) -> None:
+        if path.exists():
+            raise Killed
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr("scalerl.state.shutil.rmtree", die)
+    with pytest.raises(Killed):
+        save_checkpoint(tmp_path, state, world(), ID)
+    monkeypatch.undo()
+    newest, again = newest_checkpoint(tmp_path), fresh()
+    assert newest is not None
+    load_checkpoint(newest, again, ID)
+    assert again.next_seq == 99
 
 
 def test_a_torn_loop_json_is_named(tmp_path: Path) -> None:
