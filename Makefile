@@ -7,9 +7,10 @@ PYTHON ?= python3
 TORCH_INDEX ?=# a package index with another build of torch, e.g. for your CUDA version
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# The constraint reaches the build tool too, through the environment.
+PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup curve bench clean
+.PHONY: learn test setup curve bench clean another-torch
 
 learn: $(VENV)/ready
 	@$(BIN)/scalerl
@@ -28,18 +29,20 @@ curve: $(VENV)/ready
 bench: $(VENV)/ready-test
 	$(BIN)/python tests/benchmarks/bench_fit.py
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/ready: pyproject.toml constraints.txt $(if $(TORCH_INDEX),another-torch)
 	@echo "installing into $(VENV) (once; the first time takes a minute or more)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(if $(TORCH_INDEX),$(PIP) torch --index-url $(TORCH_INDEX))
+	@$(if $(TORCH_INDEX),$(PIP) --force-reinstall torch --index-url $(TORCH_INDEX))
 	@$(PIP) --editable .
 	@touch $@
 
 $(VENV)/ready-test: $(VENV)/ready
 	@$(PIP) --editable '.[test]'
 	@touch $@
+
+another-torch:
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .coverage

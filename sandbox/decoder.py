@@ -167,5 +167,5 @@ def sample_all(
         decoder.seat(prompt, place, range(n), seed)
     completions: dict[tuple[int, int], Completion] = {}
     while decoder.rows.count:
-        completions |= {(done.key, done.place): done.completion for done in decoder.step()}
+        completions |= {(done.key, done.number): done.completion for done in decoder.step()}
     return [[completions[place, index] for index in range(n)] for place in range(len(prompts))]

@@ -24,6 +24,8 @@ from scalerl.hardware import Hardware
 from scalerl.rollout import Completion, Group
 from scalerl.task import Prompt
 
+STEP_GAP_S = 1e-9
+
 
 @dataclass
 class Request:
@@ -52,6 +54,7 @@ class Generators:
         self.load_E = [0] * count  # completions that each engine still owes
         self.busy_since: list[float | None] = [None] * count
         self._closed_phases: list[Phase] = []
+        self._begin: float | None = None  # when the next step begins, once that is known
         self._due: float | None = (
             None  # end of the step under way, whose tokens are already sampled
         )
@@ -72,12 +75,20 @@ class Generators:
         return await self._waiting[request_id]
 
     async def serve(self) -> None:
-        """Step for ever; sleeps while there is nothing to do."""
+        """Step for ever; sleeps while there is nothing to do.
+
+        A step begins a nanosecond after what makes it possible, so that everything that happens at that moment,
+        requests, weights, a batch taken, a checkpoint, comes before it, whatever the order of arrival.
+        """
         while True:
             if self._due is None:
-                while not self.requests:
-                    self._wake.clear()
-                    await self._wake.wait()
+                if self._begin is None:
+                    while not self.requests:
+                        self._wake.clear()
+                        await self._wake.wait()
+                    self._begin = self.clock.now() + STEP_GAP_S
+                await self.clock.sleep_until(self._begin)
+                self._begin = None
                 self._due = self.clock.now() + self._step()
             await self.clock.sleep_until(self._due)
             self._due = None
@@ -108,10 +119,13 @@ class Generators:
         prefill_E = self._seat()
         context_E, rows_E = self._load()
         self._mark_busy(rows_E)
-        worst = int(context_E.argmax())
-        seconds = self.hardware.decode_s(
-            float(rows_E[worst]), float(context_E[worst])
-        ) + self.hardware.prefill_s(float(prefill_E.max()))
+        hardware = self.hardware
+        seconds = max(
+            hardware.decode_s(rows, context) + hardware.prefill_s(prefill)
+            for rows, context, prefill in zip(
+                rows_E.tolist(), context_E.tolist(), prefill_E.tolist(), strict=True
+            )
+        )
         seconds, self._extra_s = seconds + self._extra_s, 0.0
         self._ended = self.decoder.step()
         return seconds
@@ -182,6 +196,8 @@ class Generators:
             "requests": requests,
             "queues": [list(queue) for queue in self.queues],
             "busy_since": self.busy_since,
+            "phases": [vars(phase) for phase in self._closed_phases],
+            "begin": self._begin,
             "due": self._due,
             "ended": [[key, index, vars(completion)] for key, index, completion in self._ended],
             "extra_s": self._extra_s,
@@ -198,7 +214,9 @@ class Generators:
         self.queues = [deque(queue) for queue in data["queues"]]
         prompts_of = {request.id: request.prompt for request in self.requests.values()}
         self.decoder.restore(load_file(folder / "decoder.safetensors"), prompts_of)
-        self.busy_since, self._due, self._extra_s = data["busy_since"], data["due"], data["extra_s"]
+        self.busy_since, self._extra_s = data["busy_since"], data["extra_s"]
+        self._begin, self._due = data["begin"], data["due"]
+        self._closed_phases = [Phase(**phase) for phase in data["phases"]]
         self._ended = [Done(key, i, Completion(**c)) for key, i, c in data["ended"]]
         self.decoder.version = data["version"]
 

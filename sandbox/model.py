@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -239,16 +240,27 @@ def save_policy(policy: Policy, folder: Path) -> None:
 
 
 def load_policy(folder: Path, device: torch.device | str = "cpu") -> Policy:
-    """Load a Qwen3 folder; only architectures that this file writes are accepted."""
-    text = json.loads((folder / "config.json").read_text())
-    kind, tied = text.get("model_type"), text.get("tie_word_embeddings")
-    if kind != "qwen3" or tied:
+    """Load a Qwen3 folder with an untied head, of ours or of `transformers`.
+
+    Raises:
+        InputError: another architecture, or files that are missing, torn, or do not fit each other.
+    """
+    try:
+        text = json.loads((folder / "config.json").read_text())
+        kind, tied = text.get("model_type"), text.get("tie_word_embeddings")
+        if kind != "qwen3" or tied:
+            raise InputError(
+                f"{folder / 'config.json'}: the sandbox runs Qwen3 with an untied head, not "
+                f"model_type={kind!r} with tie_word_embeddings={tied!r}"
+            )
+        # transformers 5 keeps the base in a table of its own
+        text.setdefault("rope_theta", text.get("rope_parameters", {}).get("rope_theta", 10_000.0))
+        fields = ModelConfig.__dataclass_fields__
+        policy = Policy(ModelConfig(**{name: text[name] for name in fields}))
+        policy.load_state_dict(load_file(folder / "model.safetensors"))
+    except (OSError, ValueError, KeyError, RuntimeError, AttributeError, SafetensorError) as error:
+        said = (str(error).splitlines() or [""])[0]
         raise InputError(
-            f"{folder / 'config.json'}: the sandbox runs Qwen3 with an untied head, not "
-            f"model_type={kind!r} with tie_word_embeddings={tied!r}"
-        )
-    # transformers 5 keeps the base in a table of its own
-    text.setdefault("rope_theta", text.get("rope_parameters", {}).get("rope_theta", 10_000.0))
-    policy = Policy(ModelConfig(**{name: text[name] for name in ModelConfig.__dataclass_fields__}))
-    policy.load_state_dict(load_file(folder / "model.safetensors"))
+            f"cannot load the policy in {folder}: {type(error).__name__}: {said}"
+        ) from error
     return policy.to(device)

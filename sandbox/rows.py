@@ -30,10 +30,10 @@ class Sampling:
 
 
 class Done(NamedTuple):
-    """A completion that has ended: number `place` of request `key`."""
+    """A completion that has ended: number `number` of request `key`."""
 
     key: int
-    place: int
+    number: int
     completion: Completion
 
 

@@ -15,7 +15,7 @@ from sandbox.evaluator import Evaluator
 from sandbox.generators import Generators
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
-from sandbox.vocabulary import PAD
+from sandbox.vocabulary import PAD, WORDS
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role
@@ -59,6 +59,10 @@ class SandboxWorld:
         self.device = device_of(self.site.device)
         folder = start_policy(self.site.policy)
         self.policy = load_policy(folder, self.device)
+        if (size := self.policy.config.vocab_size) != len(WORDS):
+            raise InputError(
+                f"{folder} has a vocabulary of {size} words, the task one of {len(WORDS)}"
+            )
         self.optimizer = make_optimizer(self.policy.parameters(), self.site.optimizer)
         rows = self.site.generators * self.site.slots_per_generator
         widest = max(len(prompt.token_ids) for prompt in self.train)
@@ -145,6 +149,9 @@ class SandboxWorld:
         await self.clock.sleep(seconds)
         self._phases.append(Phase("trainer", 0, what, start, self.clock.now(), self.site.trainers))
 
+    def to_text(self, token_ids: Sequence[int]) -> str:
+        return self.task.to_text(token_ids)
+
     def phases(self) -> list[Phase]:
         found = [*self._phases, *self.evaluator.take_phases(), *self.pool.phases(self.clock.now())]
         self._phases = []
@@ -168,6 +175,7 @@ class SandboxWorld:
             "version": self.version,
             "pool": self.pool.save(folder),
             "evaluator": self.evaluator.save(folder),
+            "phases": [vars(phase) for phase in self._phases],
         }
         (folder / "world.json").write_text(json.dumps(state, separators=(",", ":")))
 
@@ -188,8 +196,10 @@ class SandboxWorld:
             self.version = state["version"]
             self.pool.restore(folder, state["pool"], self.train)
             self.evaluator.restore(folder, state["evaluator"])
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+            self._phases = [Phase(**phase) for phase in state["phases"]]
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise CheckpointError(f"cannot read the checkpoint {folder}: {said}") from error
 
     async def close(self) -> None:
         self._worker.shutdown()

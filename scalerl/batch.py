@@ -11,11 +11,11 @@ from scalerl.errors import BatchError
 from scalerl.rollout import Completion, Group
 from scalerl.shapes import BT, B, IdB, IdBT, MaskB, MaskBT
 
-R = TypeVar("R", bound="_Rows")
+R = TypeVar("R", bound="_RowTensors")
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowTensors:
     """Tensors whose first axis is the completion."""
 
     def select(self: R, keep: Tensor) -> R:
@@ -30,7 +30,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class RolloutBatch(_Rows):
+class RolloutBatch(_RowTensors):
     """B completions with their prompts, right-padded to T tokens; position t is scored given positions before t.
 
     Worked row, prompt of two tokens and completion of three, the middle one forced:
@@ -104,7 +104,7 @@ class RolloutBatch(_Rows):
 
 
 @dataclass(frozen=True)
-class TrainBatch(_Rows):
+class TrainBatch(_RowTensors):
     """What a gradient needs: rows that survived, with advantage and weight already decided on the whole batch.
 
     `weight_BT` sums to 1 over the whole batch (0 where mask is False), so the losses of any shards add up.

@@ -24,6 +24,10 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    async def settle(self) -> None:
+        """Let everything happen that happens at this instant."""
+        ...
+
 
 class WallClock:
     """Real time, counted on from `start` seconds (a resumed run goes on where its clock stood)."""
@@ -37,6 +41,9 @@ class WallClock:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def settle(self) -> None:
+        await asyncio.sleep(0)
+
 
 class VirtualClock:
     """The time of the running `VirtualLoop`."""
@@ -46,6 +53,11 @@ class VirtualClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def settle(self) -> None:
+        # The clock moves only when all wait, so the least step forward comes after all that is due now:
+        # what ends at the same instant is then in the same order in every run, a resumed one too.
+        await self.sleep_until(math.nextafter(self.now(), math.inf))
 
     async def sleep_until(self, when: float) -> None:
         """Wake at exactly `when`, without the rounding of `now + (when - now)`."""

@@ -65,13 +65,12 @@ class Ledger:
             by_phase.get(phase.what, 0.0) + (phase.end - phase.start) * phase.gpus
         )
 
-    def idle_share(self, role: Role, now: float) -> float:
-        """Share of a role's GPU time up to `now` in which it did nothing."""
-        total = self.gpus[role] * now
-        return 1.0 - sum(self.busy_s.get(role, {}).values()) / total if total else 0.0
-
-    def report(self, now: float) -> dict[str, dict[str, float]]:
+    def report(
+        self, now: float, evaluated_until: float | None = None
+    ) -> dict[str, dict[str, float]]:
         """GPU-hours by role and phase, "idle" included: each role's rows add up to its GPUs times the time.
+
+        Evaluators may go on after the run itself has ended; their time ends at `evaluated_until`.
 
         Raises:
             LedgerError: a role was busy for longer than it existed.
@@ -82,7 +81,8 @@ class Ledger:
                 what: seconds / 3600.0
                 for what, seconds in sorted(self.busy_s.get(role, {}).items())
             }
-            idle = self.gpus[role] * now / 3600.0 - sum(busy.values())
+            end = evaluated_until if role == "evaluator" and evaluated_until is not None else now
+            idle = self.gpus[role] * end / 3600.0 - sum(busy.values())
             if idle < -TOLERANCE_S / 3600.0:
                 raise LedgerError(
                     f"{role} GPUs were busy for {-idle:.6f} GPU-hours more than the run has lasted"

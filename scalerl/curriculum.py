@@ -31,10 +31,12 @@ class Curriculum:
     position: int = 0  # next place in this epoch's order
     passes: list[int] = field(default_factory=list)
     completions: list[int] = field(default_factory=list)
+    out: list[bool] = field(default_factory=list)  # excluded for good
 
     def __post_init__(self) -> None:
         self.passes = self.passes or [0] * self.size
         self.completions = self.completions or [0] * self.size
+        self.out = self.out or [False] * self.size
         self._order = self._shuffled()
 
     def draw(self) -> int:
@@ -43,32 +45,31 @@ class Curriculum:
         Raises:
             CurriculumExhausted: every prompt is excluded.
         """
-        for _ in range(2 * self.size + 1):
+        if all(self.out):
+            raise CurriculumExhausted(
+                f"all {self.size} training prompts have reached a pass rate of {self.threshold}: "
+                "raise curriculum.threshold, take curriculum.kind=uniform, or end the run earlier"
+            )
+        while True:
             if self.position == self.size:
                 self.epoch, self.position = self.epoch + 1, 0
                 self._order = self._shuffled()
             prompt = self._order[self.position]
             self.position += 1
-            if not self.excluded(prompt):
+            if not self.out[prompt]:
                 return prompt
-        raise CurriculumExhausted(
-            f"all {self.size} training prompts have a pass rate of at least {self.threshold}: "
-            "raise curriculum.threshold, take curriculum.kind=uniform, or end the run earlier"
-        )
 
     def observe(self, prompt: int, passes: int, completions: int) -> None:
-        """Count one visit."""
+        """Count one visit; passes / completions >= threshold over all visits excludes the prompt, for good."""
         self.passes[prompt] += passes
         self.completions[prompt] += completions
+        if self.threshold is not None and self.completions[prompt]:
+            needed = self.threshold.numerator * self.completions[prompt]
+            self.out[prompt] |= self.passes[prompt] * self.threshold.denominator >= needed
 
     def excluded(self, prompt: int) -> bool:
-        """passes / completions >= threshold over all visits, in integers; never before the first visit."""
-        if self.threshold is None or not self.completions[prompt]:
-            return False
-        return (
-            self.passes[prompt] * self.threshold.denominator
-            >= self.threshold.numerator * self.completions[prompt]
-        )
+        """Whether the prompt is never drawn again."""
+        return self.out[prompt]
 
     @property
     def epochs(self) -> float:
@@ -77,12 +78,14 @@ class Curriculum:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            name: getattr(self, name) for name in ("epoch", "position", "passes", "completions")
+            name: getattr(self, name)
+            for name in ("epoch", "position", "passes", "completions", "out")
         }
 
     def load_json(self, data: dict[str, Any]) -> None:
         self.epoch, self.position = data["epoch"], data["position"]
         self.passes, self.completions = list(data["passes"]), list(data["completions"])
+        self.out = list(data["out"])
         self._order = self._shuffled()
 
     def _shuffled(self) -> list[int]:

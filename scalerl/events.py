@@ -6,6 +6,8 @@ voids every earlier event whose `seq` is `from_seq` or more.
 """
 
 import json
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +23,19 @@ Event = dict[str, Any]
 
 
 class EventLog:
-    """The writer. One line a write, flushed at once; a listener sees each event as it is written."""
+    """The writer. One line a write, flushed at once; a listener sees each event as it is written.
+
+    While a file is open, a thread of its own writes a heartbeat whenever nothing else was written for five wall
+    seconds: a long computation, or a wait, is then told from a dead process.
+    """
 
     def __init__(
         self, path: Path | None = None, listen: Callable[[Event], None] | None = None
     ) -> None:
         self._listen = listen
-        self._started = time.monotonic()
-        self._last_write = self._started
+        self._started = self._last_write = time.monotonic()
+        self._last = {"clock": 0.0, "gpu_h": 0.0}
+        self._lock, self._closed = threading.Lock(), threading.Event()
         self.seq = 0
         self._file = None
         if path is not None:
@@ -37,6 +44,7 @@ class EventLog:
             self._file = path.open("a", encoding="utf-8")
             if torn:  # a killed run left half a line: end it, so that only that line is unreadable
                 self._file.write("\n")
+            threading.Thread(target=self._beat, daemon=True).start()
 
     def emit(self, kind: str, *, clock: float, gpu_h: float, **fields: Any) -> None:
         """Append one event."""
@@ -44,24 +52,15 @@ class EventLog:
         if kind not in UNNUMBERED:
             event["seq"] = self.seq
             self.seq += 1
-        self._last_write = time.monotonic()
-        event |= {
-            "t": round(self._last_write - self._started, 3),
-            "clock": clock,
-            "gpu_h": gpu_h,
-            "kind": kind,
-            **fields,
-        }
-        if self._file is not None:
-            self._file.write(json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n")
-            self._file.flush()
+        self._last = {"clock": clock, "gpu_h": gpu_h}
+        event |= {"t": self._now(), **self._last, "kind": kind, **fields}
+        self._write(event)
         if self._listen is not None:
             self._listen(event)
 
-    def heartbeat(self, *, clock: float, gpu_h: float) -> None:
-        """Say that the run is alive, if nothing was written for five wall seconds."""
-        if time.monotonic() - self._last_write >= HEARTBEAT_S:
-            self.emit("heartbeat", clock=clock, gpu_h=gpu_h)
+    def fault(self, error: Exception) -> None:
+        """What ended a run, when there is no loop left to say it; at the time of the last event."""
+        self.emit("fault", cause=str(error), error=type(error).__name__, **self._last)
 
     def resume(self, from_seq: int, *, clock: float, gpu_h: float) -> None:
         """Void what was written after a checkpoint; the next event has seq = from_seq."""
@@ -69,8 +68,27 @@ class EventLog:
         self.seq = from_seq
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._closed.set()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._started, 3)
+
+    def _write(self, event: Event) -> None:
+        with self._lock:
+            self._last_write = time.monotonic()
+            if self._file is not None:
+                line = json.dumps(event, separators=(",", ":"), allow_nan=False)
+                self._file.write(line + "\n")
+                self._file.flush()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_S / 5):
+            if time.monotonic() - self._last_write >= HEARTBEAT_S:
+                self._write({"v": FORMAT, "t": self._now(), **self._last, "kind": "heartbeat"})
 
 
 def _ends_mid_line(path: Path) -> bool:
@@ -111,8 +129,16 @@ def read_events(path: Path) -> list[Event]:
 
 
 def evaluations(events: list[Event], evaluation_set: str = "validation") -> list[Event]:
-    """The `eval` events of one set, in order of compute."""
+    """The `eval` events of one set, in order of compute; one without a number for C or pass rate is passed over."""
     points = [
-        event for event in events if event["kind"] == "eval" and event.get("set") == evaluation_set
+        event
+        for event in events
+        if event["kind"] == "eval"
+        and event.get("set") == evaluation_set
+        and all(_is_number(event.get(name)) for name in ("C", "pass_rate"))
     ]
     return sorted(points, key=lambda event: event["C"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -21,6 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.errors import InputError
+
 Grid = Literal["relative", "paper", "paper-drawn"]
 Real = float | int  # spelt out: checked at run time, an int is no float
 Numbers = Real | Sequence[Real] | NDArray[Any]
@@ -46,7 +48,7 @@ LN_ZERO = -1e6
 TINY = np.finfo(np.float64).tiny  # keeps 0 / 0 at 0
 
 
-class FitError(ValueError):
+class FitError(InputError, ValueError):
     """Points, window or grid that no curve can be fitted to: names the value and the way out."""
 
 
@@ -201,7 +203,8 @@ def fit_curve(
 ) -> SigmoidFit:
     """`fit_sigmoid` on points (C, R), with R0 read off the evaluation before any compute, if there is one.
 
-    Measured, R0 is not free to trade off against B; left free it bends a forecast from an early window.
+    The window does not apply to it: that chooses the points to fit. Measured, R0 is not free to trade off
+    against B; left free it bends a forecast from an early window.
     """
     measured = [R for C, R in points if C == 0.0]
     if R0 is None and measured:

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Hardware(BaseModel):
     """A GPU, the large model that the tiny one stands for, and how efficiently the one runs the other.
 
-    One sandbox token stands for `token_scale` tokens of the large model, so 24 sandbox tokens of thinking cost
-    what 12,288 real ones do.
+    One sandbox token stands for `token_scale` tokens of the large model: the 36 thinking tokens of the default site
+    cost what 18,432 real ones do.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

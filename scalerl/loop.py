@@ -5,7 +5,9 @@ are written here once. The first failure of either coroutine, or of any task the
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from scalerl.state import LoopState, PendingEval, Ticket, save_checkpoint
 from scalerl.world import Handle, UpdateStats, World
 
 MAX_PHASES_PER_UPDATE = 200
+SAMPLE_FIELDS = ("version", "sampled", "correct", "reward", "truncated", "interrupted")
 MAX_TRIES = 16  # of one group: engines that all die at once must end the run, not keep it busy
 
 
@@ -57,6 +60,7 @@ class Loop:
         self.checkpoints, self.control = checkpoints, control or Control()
         self._slots, self._landed = asyncio.Event(), asyncio.Event()
         self._flights: set[asyncio.Task[None]] = set()
+        self.ended_at: float | None = None  # when training was over; evaluations may go on
 
     async def run(self) -> str:
         """Run to the end, or to a stop that was asked for; returns "done", "stopped" or "exhausted".
@@ -71,6 +75,8 @@ class Loop:
                 for pending in self.state.pending:  # of a resumed run
                     tasks.create_task(self.evaluation(pending))
                 status = await self.updates(tasks, rollouts)
+                self._book_phases()
+                self.ended_at = self.world.clock.now()  # C stands still from here on
                 for task in (rollouts, service, *self._flights):
                     task.cancel()
         except* Exception as group:
@@ -116,18 +122,21 @@ class Loop:
                 return "stopped"
             batch, stall = await self._next_batch(rollouts)
             if batch is None:
-                if state.updates % self.site.evaluation.every_updates:
-                    await self._start_evaluation(tasks, last=True)
+                self._save()
+                if self.control.stop:
+                    return "stopped"
+                await self._start_evaluation(tasks, last=True)
                 return "exhausted"
             groups = state.take(batch)
             push_due = self.rule.push_due(*self._starts())
-            self._check_lag([group.oldest_version for group in groups])
+            self._check_lag(groups)
             stats = await self.world.update(groups)
             if not stats.skipped:
                 state.version += 1
             if push_due:
                 await self._push()
-            self._report(stats, stall)
+            await self.world.clock.settle()  # what lands at this instant is in the report
+            self._report(stats, stall, groups[0])
             await self._start_evaluation(tasks, last=state.updates == self.site.updates)
         self._save()
         return "done"
@@ -149,14 +158,16 @@ class Loop:
         results = await self.world.evaluate(Handle(pending.handle, pending.version), pending.sets)
         self.state.pending.remove(pending)
         for result in results:
-            shown = {"set": result.set, "k": result.k, "n": result.n, "passes": result.passes}
             self.emit(
                 "eval",
                 version=pending.version,
                 C=pending.C,
                 pass_rate=result.pass_rate,
                 se=result.se,
-                **shown,
+                n=result.n,
+                k=result.k,
+                set=result.set,
+                passes=result.passes,
             )
 
     # --- their parts ---
@@ -178,17 +189,19 @@ class Loop:
                 self.state.in_flight[ticket.ordinal] = ticket
 
     async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Stall]:
-        """Wait for a batch; None when the curriculum is exhausted and no more can come."""
+        """Wait for a batch; None when a stop is asked for, or no more can come from an exhausted curriculum."""
         stalled_since, straggler = None, None
-        while isinstance(
-            choice := self.rule.take(self.state.version, *self._starts(), self.state.taken), Waiting
-        ):
+        while True:
+            choice = self.rule.take(self.state.version, *self._starts(), self.state.taken)
+            if not isinstance(choice, Waiting):
+                break
             if choice.straggler is not None and stalled_since is None:
                 stalled_since, straggler = self.world.clock.now(), choice.straggler
-            if rollouts.done() and not self.state.in_flight:
+            if self.control.stop or (rollouts.done() and not self.state.in_flight):
                 return None, Stall()
             self._landed.clear()
             await self._landed.wait()
+            await self.world.clock.settle()  # whatever else lands at this instant counts too
         if stalled_since is None:
             return choice, Stall()
         return choice, Stall(self.world.clock.now() - stalled_since, straggler)
@@ -222,35 +235,43 @@ class Loop:
         finished = {ordinal: done.ticket.start for ordinal, done in self.state.finished.items()}
         return finished, {ordinal: ticket.start for ordinal, ticket in self.state.in_flight.items()}
 
-    def _check_lag(self, oldest: list[int]) -> None:
+    def _check_lag(self, groups: Sequence[Group]) -> None:
         """The backstop: the rule bounds every lag by construction, and this says so if it ever fails."""
-        lag = self.state.version - min(oldest)
-        if lag > self.recipe.staleness.k or lag < 0:
+        lag = self.state.version - min(group.oldest_version for group in groups)
+        if not 0 <= lag <= self.rule.max_lag:
             raise StalenessViolation(
                 f"update {self.state.updates} took a token of lag {lag}; "
-                f"the recipe allows 0 to {self.recipe.staleness.k}"
+                f"the recipe allows 0 to {self.rule.max_lag}"
             )
 
     # --- books and events ---
 
     @property
+    def trained_s(self) -> float:
+        """Seconds of the world's clock that count towards C."""
+        return self.world.clock.now() if self.ended_at is None else self.ended_at
+
+    @property
     def gpu_h(self) -> float:
-        return self.state.ledger.gpu_hours(self.world.clock.now())
+        return self.state.ledger.gpu_hours(self.trained_s)
+
+    def gpu_hours(self) -> dict[str, dict[str, float]]:
+        """The ledger's report: trainers and generators until the run ended, evaluators until now."""
+        return self.state.ledger.report(self.trained_s, self.world.clock.now())
 
     def emit(self, kind: str, **fields: Any) -> None:
         self.log.emit(kind, clock=self.world.clock.now(), gpu_h=self.gpu_h, **fields)
 
     def _description(self) -> dict[str, Any]:
-        recipe = self.recipe.model_dump(mode="json", exclude={"site"})
-        site = self.site.model_dump(mode="json")
         return {
-            "recipe": recipe,
-            "site": site,
+            "recipe": self.recipe.model_dump(mode="json", exclude={"site"}),
+            "site": self.site.model_dump(mode="json"),
             "algorithm_id": self.recipe.algorithm_id(),
             "seed": self.recipe.seed,
+            "versions": {name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
         }
 
-    def _report(self, stats: UpdateStats, stall: Stall) -> None:
+    def _report(self, stats: UpdateStats, stall: Stall, first: Group) -> None:
         state = self.state
         self.emit(
             "update",
@@ -258,15 +279,28 @@ class Loop:
             version=state.version,
             epoch=state.curriculum.epochs,
             tokens=state.tokens,
+            rejected=state.rejected,
             **vars(stats),
             stall_s=stall.seconds,
             stall_group=stall.group,
         )
+        if state.updates % self.site.evaluation.every_updates == 0:
+            completion = first.completions[0]
+            self.emit(
+                "sample",
+                update=state.updates,
+                group=first.request_id,
+                prompt=self.world.to_text(first.prompt_ids),
+                completion=self.world.to_text(completion.token_ids),
+                **{name: getattr(completion, name) for name in SAMPLE_FIELDS},
+            )
         self._book_phases()
-        self.log.heartbeat(clock=self.world.clock.now(), gpu_h=self.gpu_h)
 
     def _book_phases(self) -> None:
+        """Book what GPUs did; once training is over only evaluators still work for this run."""
         phases = self.world.phases()
+        if self.ended_at is not None:
+            phases = [phase for phase in phases if phase.role == "evaluator"]
         for phase in phases:
             self.state.ledger.add(phase)
         for phase in phases[:MAX_PHASES_PER_UPDATE]:
@@ -275,7 +309,6 @@ class Loop:
     def _save(self) -> None:
         if self.checkpoints is None:
             return
-        self._book_phases()
         self.state.next_seq, self.state.clock = self.log.seq, self.world.clock.now()
         save_checkpoint(self.checkpoints, self.state, self.world, self.recipe.algorithm_id())
 

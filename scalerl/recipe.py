@@ -18,7 +18,7 @@ from scalerl.hardware import Hardware
 class Spec(BaseModel):
     """A frozen record; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 # --- loss: each spec names one function of `scalerl.losses`; its fields are that function's keywords ---
@@ -297,7 +297,7 @@ class Recipe(Spec):
     group_size: int = Field(
         default=16, ge=2, description="completions per prompt; one alone has no advantage"
     )
-    seed: int = Field(default=0, ge=0, description="of everything random")
+    seed: int = Field(default=0, ge=0, lt=2**40, description="of everything random")
     site: Sandbox | None = Field(default=None, description="where it runs")
 
     def on(self, site: Sandbox) -> "Recipe":

@@ -22,6 +22,7 @@ from scalerl.errors import InputError
 M = TypeVar("M", bound=BaseModel)
 Table = dict[str, Any]
 COMMAND_LINE = "the command line"
+DEFAULTS = "the defaults"
 
 
 @dataclass
@@ -30,9 +31,11 @@ class Layers:
 
     values: Table = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    last: str = DEFAULTS  # the layer on top: where a key that is missing can be added
 
     def add(self, values: Mapping[str, Any], origin: str) -> None:
         """Lay a table over what is there; a table of another `kind` replaces the old one instead of mixing with it."""
+        self.last = origin
         _merge(self.values, values)
         for key in _leaves(values):
             self.origins[key] = origin
@@ -41,7 +44,7 @@ class Layers:
         """Of a key, or of the nearest table around it that somebody wrote."""
         while key and key not in self.origins:
             key = key.rpartition(".")[0]
-        return self.origins.get(key, "the defaults")
+        return self.origins.get(key, DEFAULTS)
 
     def build(self, model: type[M]) -> M:
         """Validate.
@@ -65,7 +68,8 @@ class Layers:
             hint = f"did you mean {full[siblings.index(near[0])]!r}? " if near else ""
             return f"unknown key {key!r} {where}: {hint}Valid here: {', '.join(full)}"
         if fault["type"] == "missing":
-            return f"{key!r} is missing {where}: {_allowed(info)}"
+            origin = self.origin(key)
+            return f"{key!r} is missing (from {self.last if origin == DEFAULTS else origin}): {_allowed(info)}"
         if fault["type"] == "union_tag_invalid":
             tags = fault.get("ctx", {})
             return f"{key}.kind = {tags.get('tag')!r} {where}: must be one of {tags.get('expected_tags')}"
@@ -90,9 +94,9 @@ def parse_override(argument: str) -> tuple[str, Any]:
 
 
 def override_tables(arguments: Sequence[str]) -> list[Table]:
-    """One nested table for each KEY=VALUE; tables and kinds first, so that single keys can stand anywhere."""
+    """One nested table for each KEY=VALUE; outer keys and kinds first, so that inner keys can stand anywhere."""
     pairs = [parse_override(argument) for argument in arguments]
-    pairs.sort(key=lambda pair: (not isinstance(pair[1], dict), not pair[0].endswith(".kind")))
+    pairs.sort(key=lambda pair: (pair[0].count("."), not pair[0].endswith(".kind")))
     tables: list[Table] = []
     for key, value in pairs:
         table: Any = value

@@ -30,6 +30,11 @@ class StalenessRule(Protocol):
         """Most groups in flight, buffered, or taken without their slots having reopened."""
         ...
 
+    @property
+    def max_lag(self) -> int:
+        """No trained token is older than this, by construction."""
+        ...
+
     def take(
         self, version: int, finished: Starts, unfinished: Starts, taken: int
     ) -> list[int] | Waiting:
@@ -56,6 +61,10 @@ class PipelineRL:
     @property
     def capacity(self) -> int:
         return (self.k + 1) * self.prompts
+
+    @property
+    def max_lag(self) -> int:
+        return self.k
 
     def take(
         self, version: int, finished: Starts, unfinished: Starts, taken: int
@@ -90,6 +99,10 @@ class PPOOffPolicy:
     @property
     def capacity(self) -> int:
         return self.k * self.prompts
+
+    @property
+    def max_lag(self) -> int:
+        return self.k - 1
 
     def take(
         self, version: int, finished: Starts, unfinished: Starts, taken: int

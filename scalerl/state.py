@@ -59,7 +59,7 @@ class LoopState:
     next_ordinal: int = 0
     taken: int = 0  # groups consumed whose slots have not reopened
     rejected: int = 0  # groups replaced by dynamic sampling
-    tokens: int = 0  # generated and consumed
+    tokens: int = 0  # generated, of rejected groups too
     in_flight: dict[int, Ticket] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     pending: list[PendingEval] = field(default_factory=list)
@@ -82,6 +82,7 @@ class LoopState:
         """A scored group has come in: its history counts, whatever becomes of it."""
         del self.in_flight[ticket.ordinal]
         self.curriculum.observe(ticket.prompt, group.passes, len(group.completions))
+        self.tokens += group.tokens
         if reject:
             self.rejected += 1
         else:
@@ -91,7 +92,6 @@ class LoopState:
         """Consume a batch; its slots stay closed until `taken` is reset."""
         groups = [self.finished.pop(ordinal).group for ordinal in ordinals]
         self.taken += len(groups)
-        self.tokens += sum(group.tokens for group in groups)
         self.updates += 1
         return groups
 
@@ -169,7 +169,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
         updates, _, attempt = path.name.removeprefix("update-").partition(".")
         return int(updates), int(attempt or 1)
 
-    found = [path for path in folder.glob("update-*") if (path / "loop.json").exists()]
+    found = [path for path in folder.glob("update-[0-9]*") if (path / "loop.json").exists()]
     return max(found, key=age, default=None)
 
 
@@ -181,6 +181,8 @@ def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:
     """
     try:
         data = json.loads((path / "loop.json").read_text())
+        if not isinstance(data, dict):
+            raise ValueError("it is not a table")
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error}") from None
     if data.get("format") != FORMAT:

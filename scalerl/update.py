@@ -165,11 +165,10 @@ def _backward(
     behavior_BT = shard.behavior_logp_BT[:, 1:]
     logp_BT = torch.zeros_like(behavior_BT).masked_scatter(mask_BT, logp_N)
     term_BT = loss.term(logp_BT, behavior_BT, shard.adv_B, mask_BT)
-    if term_BT.shape != mask_BT.shape:
-        raise BatchError(
-            f"the loss returned shape {tuple(term_BT.shape)}: one term per token, {tuple(mask_BT.shape)}, is needed"
-        )
+    _check_terms(term_BT, mask_BT)
     value = (shard.weight_BT[:, 1:] * term_BT).sum()
+    if not torch.isfinite(value):
+        raise BatchError(f"the loss is {value.item()}, so nothing was updated")
     value.backward()
     logp_BT = logp_BT.detach()
     tokens = int(mask_BT.sum())
@@ -182,6 +181,19 @@ def _backward(
         capped = int(loss.capped(logp_BT, behavior_BT, shard.adv_B, mask_BT).sum())
         found["capped"] = metrics.Mean(capped, tokens)
     return found
+
+
+def _check_terms(term_BT: object, mask_BT: Tensor) -> None:
+    """Say what a loss of the user's own got wrong, before autograd does."""
+    if not isinstance(term_BT, Tensor):
+        raise BatchError(f"the loss returned {type(term_BT).__name__}: a tensor is needed")
+    if term_BT.shape != mask_BT.shape:
+        raise BatchError(
+            f"the loss returned shape {tuple(term_BT.shape)}: "
+            f"one term per token, {tuple(mask_BT.shape)}, is needed"
+        )
+    if not term_BT.requires_grad:
+        raise BatchError("the loss returned terms without a gradient: is log pi detached?")
 
 
 def update_stats(

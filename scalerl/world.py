@@ -138,6 +138,10 @@ class World(Protocol):
         """Evaluate pinned weights on their own devices, and release them."""
         ...
 
+    def to_text(self, token_ids: Sequence[int]) -> str:
+        """Tokens as a person reads them."""
+        ...
+
     def phases(self) -> list[Phase]:
         """What GPUs did since the last call; phases still running are cut at now."""
         ...

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
-from scalerl.errors import InputError
+from scalerl.errors import Deadlock, InputError
 from scalerl.events import Event, EventLog, evaluations, read_events
 from scalerl.loop import Control, Loop
 from scalerl.recipe import Recipe
@@ -23,7 +23,7 @@ from scenarios.worlds import open_world
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `fit` is None where the curve is too short to be fitted."""
+    """How a run ended. Where the curve cannot be fitted `fit` is None, and `no_fit` says why."""
 
     name: str
     arm: str
@@ -32,6 +32,7 @@ class RunResult:
     status: str
     folder: Path
     fit: dict[str, Any] | None
+    no_fit: str | None
     gpu_hours: dict[str, dict[str, float]]
     evaluations: list[Event]
 
@@ -83,8 +84,12 @@ def is_finished(folder: Path) -> bool:
 def differing_keys(folder: Path, recipe: Recipe) -> list[str]:
     """Dotted keys in which the recipe of a run folder differs from this one."""
     layers = Layers()
-    layers.add(read_toml(folder / "recipe.toml"), str(folder / "recipe.toml"))
-    theirs, ours = _flat(layers.build(Recipe).model_dump()), _flat(recipe.model_dump())
+    try:
+        layers.add(read_toml(folder / "recipe.toml"), str(folder / "recipe.toml"))
+        theirs = _flat(layers.build(Recipe).model_dump())
+    except InputError:  # of another version of this program, or edited
+        return ["a recipe.toml that cannot be read"]
+    ours = _flat(recipe.model_dump())
     return sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
 
 
@@ -129,6 +134,9 @@ def run(
                 recipe, world, state, log, checkpoints=folder / "checkpoints", control=control
             )
             return run_virtual(_finish(plan, folder, loop), start=state.clock)
+        except Deadlock as error:
+            log.fault(error)
+            raise
         finally:
             log.close()
 
@@ -137,38 +145,42 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     """Run the loop, then write what the curve says as the last event."""
     status = await loop.run()
     points = evaluations(read_events(folder / "events.jsonl"))
-    fit = fit_points(points)
-    gpu_hours = loop.state.ledger.report(loop.world.clock.now())
+    fit, no_fit = fit_points(points)
+    gpu_hours = loop.gpu_hours()
     loop.emit("done", status=status, fit=fit, gpu_hours=gpu_hours)
-    recipe = plan.recipe
     return RunResult(
-        plan.name,
-        plan.arm,
-        recipe.seed,
-        recipe.algorithm_id(),
-        status,
-        folder,
-        fit,
-        gpu_hours,
-        points,
+        name=plan.name,
+        arm=plan.arm,
+        seed=plan.recipe.seed,
+        algorithm_id=plan.recipe.algorithm_id(),
+        status=status,
+        folder=folder,
+        fit=fit,
+        no_fit=no_fit,
+        gpu_hours=gpu_hours,
+        evaluations=points,
     )
 
 
-def fit_points(points: list[Event]) -> dict[str, Any] | None:
-    """The sigmoid through evaluation events; None if there are too few points or no rise to fit."""
+def fit_points(points: list[Event]) -> tuple[dict[str, Any] | None, str | None]:
+    """The sigmoid through evaluation events; or None, and the reason why there is none to fit."""
     from scalerl.fit import FitError, fit_curve
 
     try:
-        return asdict(fit_curve([(event["C"], event["pass_rate"]) for event in points]))
-    except FitError:
-        return None
+        return asdict(fit_curve([(event["C"], event["pass_rate"]) for event in points])), None
+    except FitError as error:
+        return None, str(error)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder for as long as the run lasts; the lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context((folder / "lock").open("w"))
+        except OSError as error:
+            raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

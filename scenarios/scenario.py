@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 SITES = HERE / "sites"
 RECIPES = Path(scalerl.__file__).parent / "recipes"
 DEFAULT_SITE = "sandbox"
+NAME = r"^\w[\w.-]*$"  # names become folders: no separators, and nothing that climbs out
 
 
 class Arm(Spec):
@@ -36,11 +37,11 @@ class Arm(Spec):
 class Scenario(Spec):
     """A question one can run."""
 
-    name: str
+    name: str = Field(pattern=NAME)
     question: str = Field(description="what one learns from it, in one sentence")
     site: str = DEFAULT_SITE
     seeds: int = Field(default=1, gt=0, description="seeds 0 .. seeds - 1 of every arm")
-    arms: dict[str, Arm] = Field(min_length=1)
+    arms: dict[Annotated[str, Field(pattern=NAME)], Arm] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,14 @@ def _named(name: str) -> Scenario:
         return _scenario(path)
     if name.endswith(".toml"):
         path = Path(name)
-        if "arms" in read_toml(path):
+        values = read_toml(path)
+        if "arms" in values:
             return _scenario(path)
-    elif not (path := RECIPES / f"{name}.toml").is_file():
+        label = str(values.get("name", path.stem))
+        return Scenario(name=label, question=_comment(path), arms={label: Arm(recipe=name)})
+    if not (path := RECIPES / f"{name}.toml").is_file():
         raise unknown("scenario or recipe", name, names())
-    return Scenario(name=path.stem, question=_comment(path), arms={path.stem: Arm(recipe=name)})
+    return Scenario(name=name, question=_comment(path), arms={name: Arm(recipe=name)})
 
 
 def _resolve(

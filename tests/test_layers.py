@@ -24,10 +24,12 @@ ONLY = {
 }
 # The one place that opens a world, and what names its parts for a person (`pretrain`, `doctor`).
 KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/pretraining.py", "tui/doctor.py"}
+CORE_WITHOUT_TORCH = """
+    recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
+    metrics errors user_code
+""".split()  # noqa: SIM905
 TORCH_FREE = [
-    *(f"scalerl.{name}" for name in (
-        "recipe settings loop world clock staleness curriculum length compute hardware fit events task state "
-        "rollout metrics errors user_code").split()),
+    *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),
     *(f"scenarios.{path.stem}" for path in sorted((ROOT / "scenarios").glob("*.py")) if path.stem != "__init__"),
     *(f"tui.{path.stem}" for path in sorted((ROOT / "tui").glob("*.py")) if path.stem != "__init__"),
 ]  # fmt: skip

@@ -197,8 +197,8 @@ def errors() -> Iterator[None]:
         fail(str(error))
     except ScaleRLError as error:
         fail(str(error), status=1)
-    except KeyboardInterrupt:
-        fail("interrupted", status=INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        fail(str(interrupt) or "interrupted", status=INTERRUPTED)
 
 
 def fail(message: str, *, status: int = 2) -> NoReturn:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ def examine() -> list[Check]:
             f"{os.cpu_count()} cores, {_memory_gib():.0f} GiB of memory, {platform.machine()}",
         ),
     ]
-    for package in ("torch", "numpy", "scipy", "pydantic", "rich", "safetensors"):
+    for package in ("torch", "numpy", "pydantic", "rich", "safetensors"):
         checks.append(
             _attempt(package, lambda package=package: importlib.metadata.version(package))
         )
@@ -91,8 +92,13 @@ def _runs_writable() -> str:
 
     root = runs_root()
     nearest = next(folder for folder in (root, *root.resolve().parents) if folder.exists())
-    if not os.access(nearest, os.W_OK):
-        raise PermissionError(f"{root} cannot be written: set SCALERL_RUNS to a folder of yours")
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError:
+        raise PermissionError(
+            f"{root} cannot be written: set SCALERL_RUNS to a folder of yours"
+        ) from None
     return f"{root} can be written"
 
 

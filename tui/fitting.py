@@ -24,6 +24,7 @@ class FittedCurve:
     unit: str
     window: tuple[float, float] | None
     fit: SigmoidFit
+    R0_from: str  # "given", "measured" at C = 0, or "fitted"
 
 
 def fit_source(
@@ -48,7 +49,9 @@ def fit_source(
         fit = fit_curve(points, R0=r0, window=limits, grid=cast(Grid | None, grid))
     except FitError as error:
         raise InputError(f"{source}: {error}") from None
-    return FittedCurve(points, unit, limits, fit)
+    measured = any(C == 0.0 for C, _ in points)
+    R0_from = "given" if r0 is not None else "measured" if measured else "fitted"
+    return FittedCurve(points, unit, limits, fit, R0_from)
 
 
 def read_points(
@@ -66,7 +69,7 @@ def read_points(
 
 def _read_csv(path: Path, x: str | None, y: str | None) -> tuple[list[tuple[float, float]], str]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}") from None
@@ -90,15 +93,19 @@ def _read_csv(path: Path, x: str | None, y: str | None) -> tuple[list[tuple[floa
 def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
     """Print the fitted curve, in text or as one JSON document."""
     fit = curve.fit
+    for C in at:
+        if not (math.isfinite(C) and C >= 0):
+            raise InputError(f"--at {C}: compute is a finite number, 0 or more")
     forecast = [{"C": C, "R": float(fit.predict(C))} for C in at]
     if as_json:
-        window = list(curve.window) if curve.window else None
-        print(
-            json.dumps(
-                {**asdict(fit), "window": window, "unit": curve.unit, "forecast": forecast},
-                indent=2,
-            )
-        )
+        window = [end if math.isfinite(end) else None for end in curve.window or ()] or None
+        about = {
+            "window": window,
+            "unit": curve.unit,
+            "R0_from": curve.R0_from,
+            "forecast": forecast,
+        }
+        print(json.dumps({**asdict(fit), **about}, indent=2, allow_nan=False))
         return
     from rich.console import Console
 
@@ -108,7 +115,7 @@ def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
             plot_curve(curve.points, fit, width=min(console.width, 110), height=20, unit=curve.unit)
         )
     )
-    console.print(fit_sentence(asdict(fit), fit.n, curve.unit))
+    console.print(fit_sentence(asdict(fit), curve.unit, curve.R0_from))
     for row in forecast:
         console.print(f"R({row['C']:g} {curve.unit}) = {row['R']:.3f}")
 
@@ -120,14 +127,12 @@ def curve_lines(
     return plot_curve(points, SigmoidFit(**fit) if fit else None, width=width, height=height)
 
 
-def fit_sentence(fit: dict[str, Any] | None, evaluations: int, unit: str) -> str:
+def fit_sentence(fit: dict[str, Any], unit: str, R0_from: str) -> str:
     """The four numbers of a curve and how well it fits; A and B lie on a ridge, so never B alone."""
-    if fit is None:
-        return f"no fit: {evaluations} evaluations do not show a rise to fit a sigmoid to"
     edge = ", at the edge of the grid: do not trust it" if fit["at_edge"] else ""
     return (
         f"A {fit['A']:.3f}   B {fit['B']:.2f}   C_mid {fit['C_mid']:.1f} {unit}   R0 {fit['R0']:.3f}"
-        f" ({'given' if fit['R0_fixed'] else 'fitted'})   rmse {fit['rmse']:.4f} over {fit['n']} evaluations{edge}"
+        f" ({R0_from})   rmse {fit['rmse']:.4f} over {fit['n']} evaluations{edge}"
     )
 
 

@@ -9,13 +9,19 @@ from scalerl.errors import InputError
 
 
 def pretrain_with_progress(out: Path, seed: int, steps: int | None) -> None:
-    """Train, save as a Hugging Face folder, and say how well it solves the task.
+    """Train, save as a Hugging Face folder, and say how to run it.
 
     Raises:
-        InputError: `out` is there already.
+        InputError: `out` is there already, or cannot be made; before any training.
     """
-    if out.exists():
-        raise InputError(f"{out} is there already, and is not overwritten: choose another --out")
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        raise InputError(
+            f"{out} is there already, and is not overwritten: choose another --out"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
     import torch
 
     from sandbox.pretrain import Pretraining, pretrain, save_start_policy

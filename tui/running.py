@@ -44,12 +44,18 @@ def run_plans(
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
         for each, folder in zip(plans, folders, strict=True):
-            with Display(console, each, folder, silent=as_json) as display:
-                results.append(
-                    run(each, folder, listen=display.event, control=control, allow_code=allow_code)
-                )
+            display = Display(console, each, folder, silent=as_json)
+            try:
+                with display:
+                    result = run(
+                        each, folder, listen=display.event, control=control, allow_code=allow_code
+                    )
+            except KeyboardInterrupt:
+                how = how_to_resume(folder, allow_code)
+                raise KeyboardInterrupt(f"interrupted; {how}") from None
+            results.append(result)
             if not as_json:
-                report(console, results[-1], allow_code=allow_code)
+                report(console, result, allow_code=allow_code)
             if control.stop:
                 break
     if as_json:
@@ -129,16 +135,21 @@ def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
     width = min(console.width, 110)
     if points:
         console.print("\n".join(["", *curve_lines(points, result.fit, width=width, height=20)]))
-    console.print(fit_sentence(result.fit, len(points), "GPU-h"))
+    if result.fit is not None:
+        console.print(fit_sentence(result.fit, "GPU-h", "measured"))
+    else:
+        console.print(f"no fit: {result.no_fit}")
     console.print(cost_sentence(result.gpu_hours))
     console.print(f"run folder: {result.folder}")
     if result.status == "stopped":
-        flag = " --allow-code" if allow_code else ""
-        console.print(
-            f"stopped; to resume:  scalerl run {result.folder}/recipe.toml --out {result.folder}{flag}"
-        )
+        console.print(f"stopped; {how_to_resume(result.folder, allow_code)}")
     elif result.status != "done":
         console.print(f"the run ended early: {result.status}")
+
+
+def how_to_resume(folder: Path, allow_code: bool) -> str:
+    flag = " --allow-code" if allow_code else ""
+    return f"to resume:  scalerl run {folder}/recipe.toml --out {folder}{flag}"
 
 
 def cost_sentence(gpu_hours: dict[str, dict[str, float]]) -> str:

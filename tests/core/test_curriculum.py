@@ -126,8 +126,21 @@ def test_exhaustion_is_said_and_ends() -> None:
     curriculum.draw()
     for prompt in range(3):
         curriculum.observe(prompt, 1, 1)
-    with pytest.raises(CurriculumExhausted, match=r"all 3 training prompts .* at least 9/10"):
+    with pytest.raises(
+        CurriculumExhausted, match=r"all 3 training prompts have reached a pass rate of 9/10"
+    ):
         curriculum.draw()
+
+
+def test_exclusion_is_for_good() -> None:
+    """Completions in flight may come back wrong and lower the rate again: the prompt stays out."""
+    curriculum = Curriculum(2, 0, NINE_TENTHS)
+    curriculum.observe(0, 9, 10)
+    curriculum.observe(0, 0, 10)
+    assert curriculum.excluded(0) and draws(curriculum, 4) == [1, 1, 1, 1]
+    again = Curriculum(2, 0, NINE_TENTHS)
+    again.load_json(curriculum.to_json())
+    assert again.excluded(0)
 
 
 def test_the_last_live_prompt_is_found_from_anywhere() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -99,21 +100,24 @@ def test_without_a_file_only_the_listener_hears() -> None:
     EventLog().emit("run", **AT)  # nobody listens, nothing fails
 
 
-def test_a_heartbeat_only_after_five_quiet_seconds(time: FakeTime) -> None:
-    heard: list[Event] = []
-    log = EventLog(listen=heard.append)
-    time.now += 4.9
-    log.heartbeat(**AT)
-    assert heard == []
-    time.now += 0.1
-    log.heartbeat(**AT)
-    assert [e["kind"] for e in heard] == ["heartbeat"]
-    log.heartbeat(**AT)  # the beat itself was a sign of life
-    time.now += 4.0
-    log.emit("update", **AT)
-    time.now += 4.0
-    log.heartbeat(**AT)
-    assert [e["kind"] for e in heard] == ["heartbeat", "update"]
+def test_a_heartbeat_only_after_quiet_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written by a thread of its own, also while the run computes; at the clock of the last event, without a seq."""
+    monkeypatch.setattr("scalerl.events.HEARTBEAT_S", 0.2)
+    log = EventLog(tmp_path / "events.jsonl")
+    log.emit("run", clock=3.0, gpu_h=0.5)
+    sleep(0.1)
+    assert [e["kind"] for e in parse_lines(tmp_path / "events.jsonl")] == ["run"]
+    sleep(0.9)
+    log.close()
+    written = list(parse_lines(tmp_path / "events.jsonl"))
+    beats = [e for e in written if e["kind"] == "heartbeat"]
+    assert 2 <= len(beats) <= 5  # every 0.2 s of silence, looked for every 0.04 s
+    assert all(e["clock"] == 3.0 and e["gpu_h"] == 0.5 and "seq" not in e for e in beats)
+    assert log.seq == 1
+    sleep(0.4)
+    assert list(parse_lines(tmp_path / "events.jsonl")) == written  # a closed log is silent
 
 
 def test_not_a_number_is_not_written(tmp_path: Path) -> None:
@@ -251,11 +255,17 @@ def test_the_surviving_timeline_counts_from_zero(
 
 
 def test_evaluations_of_one_set_in_order_of_compute() -> None:
+    rate = {"pass_rate": 0.5}
     events: list[Event] = [
-        {"kind": "eval", "set": "validation", "C": 3.0},
-        {"kind": "eval", "set": "ood", "C": 1.0},
-        {"kind": "update", "C": 0.5},
-        {"kind": "eval", "set": "validation", "C": 0.0},  # ended late: an evaluation takes its time
+        {"kind": "eval", "set": "validation", "C": 3.0, **rate},
+        {"kind": "eval", "set": "ood", "C": 1.0, **rate},
+        {"kind": "update", "C": 0.5, **rate},
+        {"kind": "eval", "set": "validation", "C": 0, **rate},  # ended late: it takes its time
+        # damaged or foreign: passed over
+        {"kind": "eval", "set": "validation", "C": None, **rate},
+        {"kind": "eval", "set": "validation", "C": True, **rate},
+        {"kind": "eval", "set": "validation", "C": float("nan"), **rate},
+        {"kind": "eval", "set": "validation", "C": 2.0},
     ]
     assert [e["C"] for e in evaluations(events)] == [0.0, 3.0]
     assert [e["C"] for e in evaluations(events, "ood")] == [1.0]

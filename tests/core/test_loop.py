@@ -7,6 +7,7 @@ from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_reci
 
 from scalerl.errors import Deadlock, RunFailed
 from scalerl.loop import Control
+from scalerl.rollout import Group
 from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
 
 SEEDS = 540
@@ -24,12 +25,21 @@ def check(outcome: Outcome, recipe_updates: int = 20) -> None:
     assert all(len(batch) == P for batch in world.trained)
     assert len(world.trained) == state.updates == recipe_updates
     assert state.version == world.version
-    assert state.tokens == sum(len(batch) for batch in world.trained) * G * TOKENS
+    landed = len(consumed) + len(state.finished) + state.rejected
+    assert state.tokens == landed * G * TOKENS  # generated, rejected ones included
     assert world.closed
-    rows = state.ledger.report(outcome.ended_at)
+    rows = state.ledger.report(outcome.trained_s, outcome.ended_at)
+    ends = {
+        "generator": outcome.trained_s,
+        "trainer": outcome.trained_s,
+        "evaluator": outcome.ended_at,
+    }
     for role, gpus in world.gpus.items():  # every GPU-second is somewhere
-        assert sum(rows[role].values()) == pytest.approx(gpus * outcome.ended_at / 3600)
-    assert state.ledger.gpu_hours(outcome.ended_at) == pytest.approx(6 * outcome.ended_at / 3600)
+        assert sum(rows[role].values()) == pytest.approx(gpus * ends[role] / 3600)
+    # C stands still when training is over, whatever is still being evaluated
+    C = 6 * outcome.trained_s / 3600
+    assert outcome.events[-1]["gpu_h"] == pytest.approx(C)
+    assert max(e["gpu_h"] for e in outcome.events) == pytest.approx(C)
 
 
 @pytest.mark.parametrize("k", [1, 2, 8])
@@ -205,9 +215,40 @@ def test_evaluations_are_pinned_and_do_not_stop_the_run() -> None:
     assert [e["version"] for e in evals] == [0, 5, 10, 15, 20]
     # Three updates or more pass while one evaluation (7 s) runs, and C is that of the snapshot.
     for event in evals:
-        assert event["gpu_h"] - event["C"] == pytest.approx(6 * 7.0 / 3600)
+        assert 6 * event["clock"] / 3600 - event["C"] == pytest.approx(6 * 7.0 / 3600)
     # passes 2, 3, v % 5 of 4: pass rate (2 + 3 + 0) / 12
     assert all(e["pass_rate"] == pytest.approx(5 / 12) for e in evals)
+
+
+def test_a_run_describes_itself_and_shows_samples() -> None:
+    outcome = play(scripted_recipe(), Script())
+    run = outcome.events[0]
+    assert run["versions"].keys() == {"scalerl-sandbox", "torch", "numpy"}
+    assert run["algorithm_id"] == scripted_recipe().algorithm_id()
+    samples = [e for e in outcome.events if e["kind"] == "sample"]
+    assert [e["update"] for e in samples] == [5, 10, 15, 20]  # at the evaluations' pace
+    assert samples[0]["completion"] == "5 5 5" and len(samples[0]["version"]) == TOKENS
+
+
+def test_a_stop_is_heard_while_no_batch_can_come() -> None:
+    """Dynamic sampling on a task that is always solved rejects for ever; the first stop still ends the run."""
+    control = Control()
+    seen = 0
+
+    def landed(world: ScriptedWorld) -> None:
+        nonlocal seen
+        seen += 1
+        control.stop = seen > 500
+
+    class Counting(ScriptedWorld):
+        async def score(self, group: Group) -> Group:
+            landed(self)
+            return await super().score(group)
+
+    recipe = scripted_recipe(zero_variance="resample")
+    outcome = play(recipe, Script(pass_rate=1.0), control=control, world_class=Counting)
+    assert outcome.status == "stopped" and outcome.state.updates == 0
+    assert outcome.state.rejected >= 500
 
 
 def test_events_are_the_same_twice_and_numbered() -> None:

@@ -477,22 +477,25 @@ def test_the_expected_update_off_policy_is_unbiased_until_the_cap_acts() -> None
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("poison", ["weight", "parameter"])
-def test_a_gradient_that_is_not_a_number_updates_nothing(poison: str) -> None:
+@pytest.mark.parametrize("poison", ["weight", "parameter", "gradient"])
+def test_what_is_not_a_number_updates_nothing(poison: str) -> None:
     policy, spec = Bigram(dtype=torch.float32), recipe()
     optimizer = make_optimizer(policy.parameters(), Optimizer(learning_rate=0.1))
-    train = prepare(rollouts(0), spec)
-    policy_update(policy, optimizer, train, spec, LossPair.of(spec.loss))
+    bad = prepare(rollouts(0), spec)
+    loss, said = LossPair.of(spec.loss), "the loss is nan, so nothing was updated"
+    policy_update(policy, optimizer, bad, spec, loss)
     if poison == "weight":
-        bad = replace(train, adv_B=train.adv_B.index_fill(0, torch.tensor(0), NAN))
-    else:
-        bad = train
+        bad = replace(bad, adv_B=bad.adv_B.index_fill(0, torch.tensor(0), NAN))
+    elif poison == "parameter":
         with torch.no_grad():
             policy.head[0, 0] = NAN
+    else:  # sqrt(0) is 0, and its slope is not finite
+        loss = LossPair(lambda logp, behavior, adv, mask: (0 * logp).sqrt(), None)
+        said = "the gradient norm is nan, so nothing was updated"
     before = [p.detach().clone() for p in policy.parameters()]
     moments = [{k: v.clone() for k, v in s.items()} for s in optimizer.state.values()]
-    with pytest.raises(BatchError, match="the gradient norm is nan, so nothing was updated"):
-        policy_update(policy, optimizer, bad, spec, LossPair.of(spec.loss))
+    with pytest.raises(BatchError, match=said):
+        policy_update(policy, optimizer, bad, spec, loss)
     for p, b in zip(policy.parameters(), before, strict=True):
         torch.testing.assert_close(p.detach(), b, rtol=0, atol=0, equal_nan=True)
     for state, old in zip(optimizer.state.values(), moments, strict=True):

@@ -146,7 +146,7 @@ def test_a_bfloat16_head_changes_log_probs_a_little() -> None:
 
 
 def tokens_of(done: Sequence[Done], key: int, index: int) -> list[int]:
-    (found,) = [d.completion for d in done if (d.key, d.place) == (key, index)]
+    (found,) = [d.completion for d in done if (d.key, d.number) == (key, index)]
     return found.token_ids
 
 

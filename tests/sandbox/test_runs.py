@@ -103,10 +103,12 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
 
 
 def test_c_counts_all_generators_and_trainers_whatever_they_do(tmp_path: Path) -> None:
-    """(16 + 16) GPUs for as long as the clock ran; evaluation is outside."""
+    """(16 + 16) GPUs until the last update; evaluation, which goes on after it, is outside."""
     result = run(small_plan(*KEEP), tmp_path)
-    last = timeline(tmp_path)[-1]
+    last, done = of_kind(timeline(tmp_path), "update")[-1], timeline(tmp_path)[-1]
     assert last["gpu_h"] == pytest.approx(32 * last["clock"] / 3600)
+    assert done["clock"] > last["clock"] + 1
+    assert done["gpu_h"] == pytest.approx(last["gpu_h"])
     rows = result.gpu_hours
     assert sum(rows["generator"].values()) == pytest.approx(16 * last["clock"] / 3600)
     assert sum(rows["trainer"].values()) == pytest.approx(16 * last["clock"] / 3600)
@@ -158,6 +160,28 @@ def test_a_run_stopped_and_taken_up_equals_one_that_never_stopped(
     check_equal(wholes(kind), tmp_path)
     resumed = [e for e in parse_lines(tmp_path / "events.jsonl") if e["kind"] == "resume"]
     assert len(resumed) == len(stops)
+
+
+INTEGER_COSTS = (
+    "site.hardware.kv_bytes_token=0",
+    "site.hardware.gpu_flops=1e300",
+    "site.hardware.token_scale=1",
+    "site.hardware.model_params=0.5",
+    "site.hardware.gpu_bytes_s=1",
+    "site.hardware.decode_efficiency=1",
+    "site.hardware.optimizer_s=1",
+    "site.hardware.push_s=1",
+)
+
+
+def test_resume_when_everything_ends_at_the_same_instant(tmp_path: Path) -> None:
+    """Decode steps, updates and pushes of whole seconds: a step that ends as a checkpoint is due must not be lost."""
+    wanted = small_plan(*INTEGER_COSTS, "site.updates=12")
+    run(wanted, tmp_path / "whole")
+    for stop in range(1, 12):
+        folder = tmp_path / f"stop-{stop}"
+        run_with_stops(wanted, folder, [stop])
+        assert timeline(folder) == timeline(tmp_path / "whole"), stop
 
 
 def test_the_whole_checkpoint_is_byte_identical_too(whole: Path, tmp_path: Path) -> None:

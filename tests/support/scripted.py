@@ -147,6 +147,9 @@ class ScriptedWorld:
         await self.clock.sleep(seconds)
         self.booked.append(Phase(role, 0, what, start, self.clock.now(), self.gpus[role]))
 
+    def to_text(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
     def phases(self) -> list[Phase]:
         booked, self.booked = self.booked, []
         return booked
@@ -195,7 +198,8 @@ class Outcome:
     world: ScriptedWorld
     state: LoopState
     events: list[Event]
-    ended_at: float
+    trained_s: float  # world seconds until training was over
+    ended_at: float  # until the last evaluation was
 
 
 def play(
@@ -207,9 +211,10 @@ def play(
     listen: Callable[[Event], None] = lambda event: None,
     checkpoints: Path | None = None,
     prepare: Callable[[ScriptedWorld, LoopState], None] = lambda world, state: None,
+    world_class: type[ScriptedWorld] = ScriptedWorld,
 ) -> Outcome:
     """Run to the end on a virtual clock; `prepare` may load a checkpoint first."""
-    world = ScriptedWorld(recipe, script, prompts)
+    world = world_class(recipe, script, prompts)
     state = LoopState(curriculum_of(recipe, prompts), Ledger(world.gpus))
     prepare(world, state)
     events: list[Event] = []
@@ -230,4 +235,4 @@ def play(
         return status
 
     status = run_virtual(main(), start=state.clock)
-    return Outcome(status, world, state, events, ended)
+    return Outcome(status, world, state, events, loop.trained_s, ended)

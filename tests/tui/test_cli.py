@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,10 +131,18 @@ def test_the_origin_may_be_a_file() -> None:
             "task 'digit_sum' has 512 validation prompts",
         ),
         (["run", "tiny", "site.device=cuda"], "no CUDA device"),
+        (["run", "tiny", "--out", "/proc/none"], "cannot write to the run folder /proc/none"),
+        (["run", "tiny", "loss.eps_max=inf"], "loss.eps_max = inf"),
+        (["run", "tiny", "seed=99999999999999"], "seed = 99999999999999"),
+        (["run", "climbing.toml"], "arms"),
+        (["pretrain", "--out", "/proc/none"], "cannot make the folder /proc/none"),
         (["run"], "say what to run"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], said: str) -> None:
+    Path("climbing.toml").write_text(
+        'name = "x"\nquestion = "?"\n[arms."../evil"]\nrecipe = "scalerl"\n'
+    )
     assert said in refused(*arguments)
 
 
@@ -157,6 +166,12 @@ def half(logp_BT, behavior_logp_BT, adv_B, mask_BT, *, factor):
 
 def broken(logp_BT, behavior_logp_BT, adv_B, mask_BT):
     return logp_BT * float("nan")
+
+def detached(logp_BT, behavior_logp_BT, adv_B, mask_BT):
+    return logp_BT.detach()
+
+def number(logp_BT, behavior_logp_BT, adv_B, mask_BT):
+    return 0.5
 
 def scalar(logp_BT, behavior_logp_BT, adv_B, mask_BT):
     return logp_BT.sum()
@@ -182,7 +197,9 @@ def test_a_custom_loss_trains_only_when_code_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("my_loss.py:broken", "BatchError: the gradient norm is nan"),
+        ("my_loss.py:broken", "BatchError: the loss is nan"),
+        ("my_loss.py:detached", "BatchError: the loss returned terms without a gradient"),
+        ("my_loss.py:number", "BatchError: the loss returned float: a tensor is needed"),
         ("my_loss.py:scalar", "BatchError: the loss returned shape ()"),
         ("my_loss.py:half", "half() missing 1 required keyword-only argument"),
     ],
@@ -315,6 +332,39 @@ def test_fit_carries_the_unit_of_its_column_and_the_window() -> None:
     assert document["unit"] == "steps" and document["window"] == [20, 400] and document["n"] == 8
 
 
+def test_an_open_window_is_still_json() -> None:
+    curve_csv()
+    text = scalerl("fit", "curve.csv", "--window", "50:", "--json").stdout
+    assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["window"] == [50, None]
+
+
+def test_a_csv_from_a_spreadsheet() -> None:
+    """With the byte-order mark that Excel puts first."""
+    curve_csv()
+    Path("excel.csv").write_bytes(b"\xef\xbb\xbf" + Path("curve.csv").read_bytes())
+    assert json.loads(scalerl("fit", "excel.csv", "--json").stdout)["n"] == 10
+
+
+@pytest.mark.parametrize("damage", ["missing config", "llama", "torn weights", "other sizes"])
+def test_a_policy_that_cannot_be_loaded(damage: str) -> None:
+    from sandbox.world import POLICIES
+
+    shutil.copytree(POLICIES / "digit_sum", "mine")
+    config = Path("mine/config.json")
+    match damage:
+        case "missing config":
+            config.unlink()
+        case "llama":
+            config.write_text('{"model_type": "llama"}')
+        case "torn weights":
+            weights = Path("mine/model.safetensors")
+            weights.write_bytes(weights.read_bytes()[:5000])
+        case "other sizes":
+            config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 48'))
+    said = refused("run", "tiny", "site.policy=mine")
+    assert "mine" in said and ("cannot load the policy" in said or "not model_type='llama'" in said)
+
+
 def test_fit_reads_a_run_and_takes_r0_from_its_first_evaluation(runs: Path) -> None:
     """A log written by hand: the point at C = 0 gives R0, and is no point of the fit."""
     log = runs / "events.jsonl"
@@ -349,6 +399,8 @@ def test_fit_reads_a_run_and_takes_r0_from_its_first_evaluation(runs: Path) -> N
         (["fit", "curve.csv", "--grid", "papr"], "--grid 'papr': must be one of"),
         (["fit", "curve.csv", "--grid", "paper"], "give R0"),
         (["fit", "bad.csv"], "bad.csv, line 3: pass_rate = 'oops' is not a finite number"),
+        (["fit", "curve.csv", "--at", "-5"], "--at -5.0: compute is a finite number, 0 or more"),
+        (["fit", "curve.csv", "--at", "nan"], "--at nan: compute is a finite number"),
         (["fit", "other.csv"], "say which column to take with --x; there are a, b"),
     ],
 )
