@@ -110,7 +110,7 @@ class Loop:
     async def updates(self, tasks: asyncio.TaskGroup, rollouts: asyncio.Task[None]) -> str:
         """Take batches as the staleness rule allows, train, push, evaluate, until the budget is spent."""
         state = self.state
-        if state.updates == 0:
+        if self.log.seq == 0:
             self.emit("run", **self._description())
             await self._start_evaluation(tasks)
         while state.updates < self.site.updates:

@@ -292,6 +292,33 @@ def test_stop_and_resume_loses_nothing(tmp_path: Path) -> None:
     assert second.events[0]["seq"] == first.state.next_seq
 
 
+def test_stopped_while_waiting_for_the_first_batch(tmp_path: Path) -> None:
+    """Taken up again it does not begin twice: one `run`, one evaluation of version 0."""
+    control = Control()
+
+    class Impatient(ScriptedWorld):
+        async def score(self, group: Group) -> Group:
+            control.stop = True
+            return await super().score(group)
+
+    recipe = scripted_recipe()
+    first = play(recipe, Script(), control=control, checkpoints=tmp_path, world_class=Impatient)
+    assert first.status == "stopped" and first.state.updates == 0
+
+    def load(world: ScriptedWorld, state: LoopState) -> None:
+        path = newest_checkpoint(tmp_path)
+        assert path is not None and path.name == "update-0"
+        load_checkpoint(path, state, recipe.algorithm_id())
+        world.load(path)
+
+    second = play(recipe, Script(), prepare=load)
+    assert second.status == "done"
+    kept = [e for e in first.events if e["seq"] < first.state.next_seq] + second.events
+    assert [e["seq"] for e in kept] == list(range(len(kept)))
+    assert sum(e["kind"] == "run" for e in kept) == 1
+    assert [e["version"] for e in kept if e["kind"] == "eval"] == [0, 5, 10, 15, 20]
+
+
 def test_phase_events_are_capped_and_the_ledger_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     from scalerl.compute import Phase
 

@@ -1,0 +1,48 @@
+"""The documentation says what the code does: fields, commands, files, and the text of the README's own example."""
+
+import re
+from pathlib import Path
+
+import pytest
+from scripted import Script, play, scripted_recipe
+from typer.testing import CliRunner
+
+from tui.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+STAMP = {"v", "seq", "t", "clock", "gpu_h", "kind"}
+
+
+@pytest.mark.parametrize("kind", ["update", "eval", "sample"])
+def test_every_field_of_an_event_is_in_the_glossary(kind: str) -> None:
+    events = [event for event in play(scripted_recipe(), Script()).events if event["kind"] == kind]
+    glossary = (ROOT / "docs/metrics.md").read_text()
+    explained = set(re.findall(r"`(\w+)`", glossary))
+    assert events and events[0].keys() - STAMP - {"group"} <= explained
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_finished_and_their_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    assert "@@" not in text
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_readmes_loss_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCALERL_RUNS", str(tmp_path))
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "my_loss.py").write_text(code)
+    small = ["site.updates=2", "prompts_per_update=4", "group_size=4", "site.evaluation.prompts=8"]
+    custom = ["loss.kind=custom", "loss.function=my_loss.py:fn", "--allow-code"]
+    result = CliRunner().invoke(app, ["run", "tiny", *small, *custom])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_readmes_commands_exist() -> None:
+    commands = re.findall(r"`scalerl (\w+)", (ROOT / "README.md").read_text())
+    known = set(re.findall(r"^  (\w+) ", CliRunner().invoke(app, ["--help"]).output, flags=re.M))
+    assert commands and set(commands) <= known
