@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_recipe
 
-from scalerl.errors import Deadlock, RunFailed
+from scalerl.errors import Deadlock, GeneratorLost, RunFailed
 from scalerl.loop import Control
 from scalerl.rollout import Group
-from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
+from scalerl.state import LoopState, Ticket, load_checkpoint, newest_checkpoint
+from scalerl.task import Prompt
 
 SEEDS = 540
 P, G = 3, 2
@@ -36,6 +37,9 @@ def check(outcome: Outcome, recipe_updates: int = 20) -> None:
     }
     for role, gpus in world.gpus.items():  # every GPU-second is somewhere
         assert sum(rows[role].values()) == pytest.approx(gpus * ends[role] / 3600)
+    assert rows["trainer"].get("update", 0.0) == pytest.approx(
+        2 * world.script.train_s * world.version / 3600
+    )
     # C stands still when training is over, whatever is still being evaluated
     C = 6 * outcome.trained_s / 3600
     assert outcome.events[-1]["gpu_h"] == pytest.approx(C)
@@ -160,6 +164,36 @@ def test_lost_engines_are_issued_again_and_said() -> None:
         outcome.world.tries.get(o, 0) == 0 for o in outcome.state.in_flight
     )
     assert all(e["error"] == "GeneratorLost" for e in faults) and faults
+
+
+def test_a_group_issued_again_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens come from the weights of the second try, so the old start would make the trainer wait for nothing."""
+    starts: dict[int, int] = {}
+    land = LoopState.land
+
+    def recorded(state: LoopState, ticket: Ticket, group: Group, *, reject: bool) -> None:
+        starts[ticket.ordinal] = ticket.start
+        assert group.oldest_version >= ticket.start
+        land(state, ticket, group, reject=reject)
+
+    class LateLoss(ScriptedWorld):
+        async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
+            if request_id == 1 and self.published < 3:
+                while self.published < 3:
+                    await self.clock.sleep(1.0)
+                raise GeneratorLost("engine 1 died")
+            return await super().generate(prompt, n, request_id, seed)
+
+    monkeypatch.setattr(LoopState, "land", recorded)
+    outcome = play(scripted_recipe(), Script(), world_class=LateLoss)
+    check(outcome)
+    assert starts[0] == 0 and starts[1] >= 3
+
+
+def test_the_last_update_is_evaluated_whatever_the_cadence() -> None:
+    outcome = play(scripted_recipe(updates=18), Script())
+    evals = [e["version"] for e in outcome.events if e["kind"] == "eval"]
+    assert evals == [0, 5, 10, 15, 18]
 
 
 def test_engines_that_all_die_end_the_run() -> None:
