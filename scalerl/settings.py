@@ -55,14 +55,16 @@ class Layers:
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            raise InputError(self._explain(model, error.errors()[0])) from None
+            # A key that nobody knows explains the one that is missing.
+            faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+            raise InputError(self._explain(model, faults[0])) from None
 
     def _explain(self, model: type[BaseModel], fault: ErrorDetails) -> str:
         path = [part for part in fault["loc"] if isinstance(part, str)]
         key, info, siblings = _locate(model, path, self.values)
         where = f"(from {self.origin(key)})"
         if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.6)
             prefix = key.rpartition(".")[0]
             full = [f"{prefix}.{name}" if prefix else name for name in siblings]
             hint = f"did you mean {full[siblings.index(near[0])]!r}? " if near else ""
@@ -125,7 +127,8 @@ def read_layers(path: Path, folder: Path, what: str) -> Layers:
         parent = values.pop("extends", None)
         if parent is None:
             break
-        path = find(str(parent), folder, what)
+        beside = path.parent / str(parent)
+        path = find(str(beside) if beside.is_file() else str(parent), folder, what)
         if path in [seen for seen, _ in chain]:
             raise InputError(f"{what} {chain[0][0].stem!r} extends itself through {path.name}")
     layers = Layers()
@@ -147,7 +150,7 @@ def find(name: str, folder: Path, what: str) -> Path:
 def unknown(what: str, name: str, names: Iterable[str]) -> InputError:
     """The error for a name that is not among `names`, with the nearest that is."""
     known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return InputError(
         f"there is no {what} {name!r}: {hint}There are {', '.join(known)}, or give a .toml file"

@@ -69,6 +69,8 @@ def check_task(task: Task, *, sample: int = 50) -> None:
     seen: dict[tuple[int, ...], str] = {}
     for split in task.splits:
         prompts = task.prompts(split)
+        if not prompts:
+            raise TaskError(f"task {task.name!r}: split {split!r} is empty")
         if list(prompts) != list(copy.prompts(split)):
             raise TaskError(f"task {task.name!r}: split {split!r} differs between two readings")
         for place, prompt in enumerate(prompts):

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"there is no file {path} (looked for from {Path.cwd().name or '/'}/)")
-    spec = importlib.util.spec_from_file_location(f"_scalerl_user_{path.stem}", path)
+    unique = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"_scalerl_{path.stem}_{unique}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name

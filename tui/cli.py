@@ -207,5 +207,18 @@ def fail(message: str, *, status: int = 2) -> NoReturn:
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script: a usage error too is one sentence on stderr and exit status 2."""
+    try:
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        print("scalerl: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        said = getattr(
+            error, "format_message", None
+        )  # of the parser's own errors, whose classes are private
+        if said is None:
+            raise
+        print(f"scalerl: {said()} (see scalerl --help)", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(status or 0)

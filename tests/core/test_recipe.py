@@ -734,3 +734,20 @@ def test_any_override_is_taken_or_refused(given_arguments: list[str]) -> None:
         return
     assert isinstance(recipe, Recipe)
     assert all(math.isfinite(v) for v in recipe.loss.model_dump().values() if type(v) is float)
+
+
+def test_a_file_extends_its_neighbour(tmp_path: Path) -> None:
+    """By its own folder, wherever the command is run from."""
+    (tmp_path / "parent.toml").write_text('extends = "scalerl"\nseed = 7\n')
+    (tmp_path / "child.toml").write_text('extends = "parent.toml"\ngroup_size = 8\n')
+    recipe = load(str(tmp_path / "child.toml"))
+    assert (recipe.seed, recipe.group_size, recipe.advantage) == (7, 8, "batch")
+
+
+def test_a_mistyped_key_is_named_before_the_one_that_it_leaves_missing() -> None:
+    layers = Layers()
+    layers.add({"site": {**SITE, "optimizer": {"learning_rat": 1e-3}}}, "small.toml")
+    with pytest.raises(
+        InputError, match=r"unknown key 'site.optimizer.learning_rat' .*did you mean"
+    ):
+        layers.build(Recipe)

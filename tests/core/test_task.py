@@ -56,6 +56,10 @@ def test_needed_splits(missing: str) -> None:
     refused(replace(Echo(), splits=splits), rf"task 'echo' has splits .*without '{missing}'")
 
 
+def test_an_empty_split() -> None:
+    refused(replace(Echo(), table={**Echo().table, "ood": []}), "split 'ood' is empty")
+
+
 @pytest.mark.parametrize("phrase", [(), (5,), (CLOSE, 5)])
 def test_the_interruption_closes_the_thinking(phrase: tuple[int, ...]) -> None:
     refused(replace(Echo(), interruption=phrase), "must end with the token that closes thinking")

@@ -91,3 +91,11 @@ def test_what_goes_wrong_is_named(here: Path, name: str, said: str) -> None:
     (here / "leaves.py").write_text("import sys\ndef f(): pass\nsys.exit(3)\n")  # a script
     with pytest.raises(InputError, match=f"^{said}"):
         load_function(name, allow_code=True)
+
+
+def test_two_files_of_one_name_are_two_modules(here: Path) -> None:
+    for folder in ("a", "b"):
+        (here / folder).mkdir()
+        (here / folder / "loss.py").write_text(f"def f():\n    return {folder!r}\n")
+    assert (load("a/loss.py:f"), load("b/loss.py:f")) == ("a", "b")
+    assert len([name for name in sys.modules if name.startswith("_scalerl_loss_")]) == 2

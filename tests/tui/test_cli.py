@@ -411,6 +411,22 @@ def test_fit_refuses(arguments: list[str], said: str) -> None:
     assert said in refused(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["foo"], "No such command 'foo'."),
+        (["run", "tiny", "--sed", "3"], "No such option: --sed"),
+        (["run", "tiny", "--seeds", "0"], "greater than or equal to 1"),
+        (["pretrain"], "Missing option '--out'"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_too(arguments: list[str], said: str) -> None:
+    done = subprocess.run([SCALERL, *arguments], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    [sentence] = done.stderr.splitlines()
+    assert sentence.startswith("scalerl: ") and said in sentence
+
+
 def test_colour_codes_never_reach_a_pipe() -> None:
     done = subprocess.run(
         [SCALERL, "run", "--list"],
