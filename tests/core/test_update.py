@@ -1,24 +1,36 @@
 """The policy update: decided once on the whole batch, the same for any split, with the gradient of the paper."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from bigram import (
+    NAN,
+    Bigram,
+    V,
+    assert_same,
+    doubled,
+    f64,
+    gradients,
+    recipe,
+    rollouts,
+    step,
+    still,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from scalerl import metrics
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import BatchError, InputError
-from scalerl.recipe import CustomLoss, Optimizer, Recipe
+from scalerl.recipe import CustomLoss, Optimizer
 from scalerl.rollout import Completion, Group
 from scalerl.update import (
-    DTYPES,
     LossPair,
     TrainablePolicy,
     learning_rate,
@@ -28,104 +40,6 @@ from scalerl.update import (
     prepare,
     update_stats,
 )
-
-V, D = 6, 3
-NAN = float("nan")
-f64 = torch.float64
-Params = list[Tensor]
-
-
-class Bigram:
-    """log p(next | token) = log softmax(E[token] H^T): a policy of two small tables, for which all can be checked."""
-
-    def __init__(self, seed: int = 0, dtype: torch.dtype = f64) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        draw = [torch.randn(V, D, generator=generator, dtype=f64).to(dtype) for _ in range(2)]
-        self.embedding, self.head = (torch.nn.Parameter(table) for table in draw)
-
-    @property
-    def head_VD(self) -> Tensor:
-        return self.head
-
-    def hidden(self, token_BT: Tensor) -> Tensor:
-        return self.embedding[token_BT]
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        return [self.embedding, self.head]
-
-    def logp_BT(self, token_BT: Tensor, temperature: float = 1.0) -> Tensor:
-        """log p of every token given the one before it, 0 for the first: plain autograd."""
-        z_BTV = self.embedding[token_BT[:, :-1]] @ self.head.T / temperature
-        logp_BTV = torch.log_softmax(z_BTV, dim=-1)
-        logp_BT = logp_BTV.gather(2, token_BT[:, 1:, None])[..., 0]
-        return torch.nn.functional.pad(logp_BT, (1, 0))
-
-
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The LM head in float64, so that gradients can be compared to twelve digits."""
-    monkeypatch.setitem(DTYPES, "float32", f64)
-
-
-def recipe(**changes: Any) -> Recipe:
-    return Recipe.model_validate(changes)
-
-
-def still(policy: Bigram) -> torch.optim.Optimizer:
-    """An optimiser that leaves the parameters, and their gradients, where they are."""
-    return torch.optim.SGD(policy.parameters(), lr=0.0)
-
-
-def doubled(batch: TrainBatch) -> TrainBatch:
-    parts = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    return TrainBatch(**{k: v.double() if v.is_floating_point() else v for k, v in parts.items()})
-
-
-def rollouts(seed: int, groups: int = 3, size: int = 4, constant: int = 0) -> RolloutBatch:
-    """Ragged groups with forced tokens in between; the last `constant` are all right. In float64."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def integer(low: int, high: int) -> int:
-        return int(torch.randint(low, high + 1, (), generator=generator))
-
-    made: list[Group] = []
-    for number in range(groups):
-        rows: list[Completion] = []
-        for row in range(size):
-            n = integer(1, 7)
-            row_correct = (
-                number >= groups - constant or row == 0 or (row > 1 and integer(0, 1) == 1)
-            )
-            rows.append(
-                Completion(
-                    token_ids=[integer(0, V - 1) for _ in range(n)],
-                    logp=[-3 * float(torch.rand((), generator=generator)) for _ in range(n)],
-                    version=[4 + integer(0, 2)] * n,
-                    sampled=[t == 0 or integer(0, 3) > 0 for t in range(n)],
-                    truncated=integer(0, 3) == 0,
-                    interrupted=integer(0, 3) == 0,
-                    correct=row_correct,
-                    reward=(1.0 if row_correct else -1.0) - 0.1 * integer(0, 2) * row_correct,
-                )
-            )
-        made.append(Group(100 - number, number, [0] * integer(1, 3), rows))
-    return RolloutBatch.from_groups(made)
-
-
-def gradients(policy: Bigram) -> Params:
-    return [p.grad.clone() for p in policy.parameters() if p.grad is not None]
-
-
-def step(policy: Bigram, batch: TrainBatch, spec: Recipe, **options: Any) -> dict[str, Any]:
-    found = policy_update(policy, still(policy), batch, spec, LossPair.of(spec.loss), **options)
-    return {name: metric.value for name, metric in found.items()}
-
-
-def assert_same(left: Params, right: Params, rel: float = 1e-10, abs: float = 1e-13) -> None:
-    assert len(left) == len(right) == 2
-    for a, b in zip(left, right, strict=True):
-        torch.testing.assert_close(a, b, rtol=rel, atol=abs)
-
 
 # ---- which groups are trained on ----
 
@@ -246,232 +160,6 @@ def test_prepare_does_not_change_the_batch() -> None:
     prepare(whole, recipe())
     for field in fields(RolloutBatch):
         assert torch.equal(getattr(whole, field.name), getattr(same, field.name))
-
-
-# ---- the gradient ----
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("seed", range(3))
-def test_the_gradient_is_the_papers(seed: int) -> None:
-    """Against plain autograd of J = mean_p 1/|y_p| sum sg(min(rho, 5)) A log pi, written out row by row."""
-    policy, whole = Bigram(seed), rollouts(seed, constant=1)
-    train = doubled(prepare(whole, recipe()))
-    found = step(policy, train, recipe())
-    ours = gradients(policy)
-
-    kept = [i for i in range(len(whole.group_B)) if whole.group_B[i] != whole.group_B[-1]]
-    groups = sorted({int(whole.group_B[i]) for i in kept})
-    centred: dict[int, float] = {}
-    for g in groups:
-        rows = [i for i in kept if int(whole.group_B[i]) == g]
-        mean = sum(whole.reward_B[i].item() for i in rows) / len(rows)
-        centred |= {i: whole.reward_B[i].item() - mean for i in rows}
-    std = math.sqrt(sum(c * c for c in centred.values()) / len(kept))
-    logp_BT = policy.logp_BT(whole.token_BT)
-    objective = torch.zeros((), dtype=f64)
-    for g in groups:
-        rows = [i for i in kept if int(whole.group_B[i]) == g]
-        tokens = sum(int(whole.mask_BT[i].sum()) for i in rows)
-        for i in rows:
-            for t in whole.mask_BT[i].nonzero()[:, 0].tolist():
-                mu = whole.behavior_logp_BT[i, t].double()
-                rho = (logp_BT[i, t] - mu).exp().detach().clamp(max=5.0)
-                objective = objective + rho * (centred[i] / std) * logp_BT[i, t] / tokens / len(
-                    groups
-                )
-    theirs = torch.autograd.grad(-objective, policy.parameters())
-    # weights and advantages are float32 in the batch
-    assert_same(ours, list(theirs), rel=1e-5, abs=1e-7)
-    assert found["loss"] == pytest.approx(-objective.item(), rel=1e-5)
-    norm = math.sqrt(sum(g.square().sum().item() for g in ours))
-    assert found["grad_norm"] == pytest.approx(norm, rel=1e-12)
-
-
-LOSSES: dict[str, dict[str, Any]] = {
-    "cispo": {"kind": "cispo"},
-    "gspo": {"kind": "gspo", "clip_low": 0.3, "clip_high": 0.5},
-}
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("kind", ["cispo", "gspo"])
-def test_any_micro_batches_give_the_same_gradient_and_metrics(kind: str) -> None:
-    spec = recipe(loss=LOSSES[kind])
-    for seed in range(2):
-        policy, train = Bigram(seed), doubled(prepare(rollouts(seed), spec))
-        whole = step(policy, train, spec)
-        expected = gradients(policy)
-        for micro_batch_tokens in (1, 25):
-            assert len(train.shards(micro_batch_tokens)) > 1
-            found = step(policy, train, spec, micro_batch_tokens=micro_batch_tokens)
-            assert_same(gradients(policy), expected)
-            assert found == pytest.approx(whole, rel=1e-10, abs=1e-13)
-
-
-@pytest.mark.usefixtures("exact")
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.integers(0, 100), st.data())
-def test_any_split_over_two_ranks_gives_the_same_step(seed: int, data: st.DataObject) -> None:
-    """Gradients of ranks are summed, not averaged; a rank may have no row; groups may be cut apart."""
-    spec = recipe()
-    train = doubled(prepare(rollouts(seed), spec))
-    on_first = torch.tensor(
-        data.draw(st.lists(st.booleans(), min_size=train.rows, max_size=train.rows))
-    )
-    policy = Bigram(seed)
-    whole = step(policy, train, spec)
-    expected = gradients(policy)
-
-    first = step(policy, train.select(on_first), spec) if on_first.any() else {}
-    others = gradients(policy) if on_first.any() else [torch.zeros_like(g) for g in expected]
-
-    def add_the_others() -> None:
-        for p, g in zip(policy.parameters(), others, strict=True):
-            p.grad = g if p.grad is None else p.grad + g
-
-    second = step(policy, train.select(~on_first), spec, reduce_gradients=add_the_others)
-    assert_same(gradients(policy), expected)
-    # the norm is of the sum, so that both ranks clip, report and refuse alike
-    assert second["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-10)
-    assert first.get("loss", 0.0) + second.get("loss", 0.0) == pytest.approx(
-        whole["loss"], abs=1e-10
-    )
-
-
-@pytest.mark.usefixtures("exact")
-def test_temperature_divides_the_logits() -> None:
-    policy, spec = Bigram(1), recipe(loss={"kind": "reinforce"})
-    train = doubled(prepare(rollouts(1), spec))
-    found = step(policy, train, spec, temperature=0.5)
-    weighted = train.weight_BT * train.adv_B[:, None] * policy.logp_BT(train.token_BT, 0.5)
-    expected = torch.autograd.grad(-weighted.sum(), policy.parameters())
-    assert_same(gradients(policy), list(expected))
-    assert found["loss"] == pytest.approx(-weighted.sum().item(), rel=1e-10)
-
-
-@pytest.mark.usefixtures("exact")
-def test_a_row_without_trained_tokens_changes_nothing() -> None:
-    policy, spec = Bigram(2), recipe()
-    train = doubled(prepare(rollouts(2), spec))
-    step(policy, train, spec)
-    expected = gradients(policy)
-    empty = replace(
-        train.select(torch.tensor([0])),
-        mask_BT=torch.zeros_like(train.mask_BT[:1]),
-        weight_BT=torch.zeros_like(train.weight_BT[:1]),
-        behavior_logp_BT=torch.zeros_like(train.behavior_logp_BT[:1]),
-    )
-    more = TrainBatch(
-        **{
-            f.name: torch.cat([getattr(train, f.name), getattr(empty, f.name)])
-            for f in fields(train)
-        }
-    )
-    for micro_batch_tokens in (1, 10_000):
-        found = step(policy, more, spec, micro_batch_tokens=micro_batch_tokens)
-        assert_same(gradients(policy), expected)
-        assert math.isfinite(found["loss"])
-
-
-def sequences(policy: Bigram, length: int) -> Iterator[tuple[list[int], list[float]]]:
-    """Every completion of V = 3 tokens after prompt [0], with the log-probs of its tokens."""
-    for tokens in product(range(3), repeat=length):
-        logp_BT = _narrow_logp(policy, torch.tensor([[0, *tokens]]))
-        yield list(tokens), logp_BT[0].tolist()
-
-
-def _narrow_logp(policy: Bigram, token_BT: Tensor) -> Tensor:
-    return policy.logp_BT(token_BT)[:, 1:]
-
-
-def narrow(seed: int) -> Bigram:
-    """A policy of three words: the other three have a head that makes them impossible (probability e^-400)."""
-    policy = Bigram(seed)
-    with torch.no_grad():
-        policy.embedding[:, 0] = 1.0
-        policy.head[3:] = torch.tensor([-400.0, 0.0, 0.0], dtype=f64)
-    return policy
-
-
-def expected_gradient(
-    policy: Bigram, behavior: Bigram, spec: Recipe, size: int, length: int
-) -> Params:
-    """Sum over all groups of `size` completions of prob(group under the behaviour) * gradient of the update."""
-    reward = [0.3, -1.0, 0.9]
-    total = [torch.zeros_like(p) for p in policy.parameters()]
-    for rows in product(list(sequences(behavior, length)), repeat=size):
-        completions = [
-            Completion(
-                tokens,
-                logp,
-                [0] * length,
-                [True] * length,
-                reward=sum(reward[t] * (i + 1) for i, t in enumerate(tokens)),
-            )
-            for tokens, logp in rows
-        ]
-        batch = RolloutBatch.from_groups([Group(0, 0, [0], completions)])
-        exact_reward = torch.tensor([c.reward for c in completions], dtype=f64)
-        train = prepare(replace(batch, reward_B=exact_reward), spec)
-        logp_B = torch.tensor([logp for _, logp in rows], dtype=f64)
-        behavior_BT = torch.nn.functional.pad(logp_B, (1, 0))
-        train = replace(doubled(train), behavior_logp_BT=behavior_BT)
-        step(policy, train, spec)
-        probability = math.exp(sum(sum(logp) for _, logp in rows))
-        for t, g in zip(total, gradients(policy), strict=True):
-            t += probability * g
-    return total
-
-
-def objective_gradient(policy: Bigram, length: int) -> Params:
-    """grad of J = sum over completions of p(y) r(y), by autograd."""
-    reward = [0.3, -1.0, 0.9]
-    value = torch.zeros((), dtype=f64)
-    for tokens in product(range(3), repeat=length):
-        logp = _narrow_logp(policy, torch.tensor([[0, *tokens]])).sum()
-        value = value + logp.exp() * sum(reward[t] * (i + 1) for i, t in enumerate(tokens))
-    return list(torch.autograd.grad(value, policy.parameters()))
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize(("size", "length"), [(2, 1), (3, 1), (2, 2)])
-def test_the_expected_update_is_the_gradient_of_the_reward(size: int, length: int) -> None:
-    """On-policy, over every group that can be sampled: (1 - 1/G) grad J, minimised, over the tokens' number.
-
-    The mean that is subtracted includes the completion itself, hence 1 - 1/G; with equal lengths each token weighs
-    1 / (G * length), hence the 1/length.
-    """
-    spec = recipe(
-        loss={"kind": "reinforce"},
-        advantage="none",
-        zero_variance="keep",
-        aggregation="sample_mean",
-    )
-    policy = narrow(3)
-    found = expected_gradient(policy, policy, spec, size, length)
-    wanted = [-(1 - 1 / size) / length * g for g in objective_gradient(policy, length)]
-    assert max(w.abs().max().item() for w in wanted) > 0.01
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)  # weights of 1/3 in float32
-
-
-@pytest.mark.usefixtures("exact")
-def test_the_expected_update_off_policy_is_unbiased_until_the_cap_acts() -> None:
-    """Sampled by another policy: the ratio mends it exactly while no rho is above the cap, and plain REINFORCE not."""
-    policy, behavior, size = narrow(3), narrow(5), 2
-    common = {"advantage": "none", "zero_variance": "keep", "aggregation": "sample_mean"}
-    wanted = [-(1 - 1 / size) * g for g in objective_gradient(policy, 1)]
-
-    def error(loss: dict[str, Any]) -> float:
-        found = expected_gradient(policy, behavior, recipe(loss=loss, **common), size, 1)
-        return max((a - b).abs().max().item() for a, b in zip(found, wanted, strict=True))
-
-    assert error({"kind": "cispo", "eps_max": 1e9}) < 1e-7
-    assert error({"kind": "cispo", "eps_max": 1.1}) > 1e-2
-    assert error({"kind": "reinforce"}) > 1e-2
 
 
 # ---- what is refused ----
