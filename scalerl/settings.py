@@ -61,7 +61,7 @@ class Layers:
 
     def _explain(self, model: type[BaseModel], fault: ErrorDetails) -> str:
         path = [part for part in fault["loc"] if isinstance(part, str)]
-        key, info, siblings = _locate(model, path, self.values)
+        key, info, siblings = _locate(model, path)
         where = f"(from {self.origin(key)})"
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.6)
@@ -76,7 +76,8 @@ class Layers:
             tags = fault.get("ctx", {})
             return f"{key}.kind = {tags.get('tag')!r} {where}: must be one of {tags.get('expected_tags')}"
         if fault["type"] in ("union_tag_not_found", "model_attributes_type"):
-            kinds = " | ".join(model.model_fields["kind"].default for model in _models(info))
+            members = _models(info.annotation) if info is not None else []
+            kinds = " | ".join(member.model_fields["kind"].default for member in members)
             return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind={kinds}"
         return f"{key or 'settings'} = {fault['input']!r} {where}: {_reason(fault, info)}"
 
@@ -188,9 +189,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield prefix + key
 
 
-def _locate(
-    model: type[BaseModel], path: Sequence[str], values: Any
-) -> tuple[str, FieldInfo | None, list[str]]:
+def _locate(model: type[BaseModel], path: Sequence[str]) -> tuple[str, FieldInfo | None, list[str]]:
     """The dotted key of a fault, its field if it has one, and the valid keys beside it.
 
     Pydantic names the member of a union in the path by its kind; people do not write that.
@@ -200,22 +199,17 @@ def _locate(
     current: type[BaseModel] | None = model
     siblings = list(model.model_fields)
     for part in path:
-        if (
-            info is not None and get_origin(info.annotation) is dict
-        ):  # a table whose keys are the user's
+        if info is not None and get_origin(info.annotation) is dict:
+            key.append(part)  # a name of the user's own choice
+            current, info = _only(_models(get_args(info.annotation)[1])), None
+        elif info is not None and current is None and (member := _member(info, part)):
+            current = member
+        else:
+            if current is not None:
+                siblings = list(current.model_fields)
+                info = current.model_fields.get(part)
+                current = _only(_models(info.annotation)) if info is not None else None
             key.append(part)
-            current, info = _model(get_args(info.annotation)[1]), None
-            siblings = list(current.model_fields) if current else []
-            continue
-        member = _member(info, part) if info is not None and current is None else None
-        if member is not None:
-            current, siblings = member, list(member.model_fields)
-            continue
-        if current is not None:
-            siblings = list(current.model_fields)
-            info = current.model_fields.get(part)
-            current = _model(info.annotation) if info is not None else None
-        key.append(part)
     return ".".join(key), info, siblings
 
 
@@ -229,23 +223,20 @@ def _types(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _model(annotation: Any) -> type[BaseModel] | None:
-    """The one model that an annotation holds; None for a plain value or a union of several."""
-    found = [
-        kind
-        for kind in _types(annotation)
-        if isinstance(kind, type) and issubclass(kind, BaseModel)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _models(info: FieldInfo | None) -> list[type[BaseModel]]:
-    found = list(_types(info.annotation)) if info is not None else []
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation admits: several in a union, none for a plain value."""
+    found = _types(annotation)
     return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
-def _member(info: FieldInfo, tag: str) -> type[BaseModel] | None:
-    return next((m for m in _models(info) if m.model_fields["kind"].default == tag), None)
+def _only(models: list[type[BaseModel]]) -> type[BaseModel] | None:
+    return models[0] if len(models) == 1 else None
+
+
+def _member(info: FieldInfo, kind: str) -> type[BaseModel] | None:
+    """The model of a union whose `kind` this is."""
+    members = _models(info.annotation)
+    return next((m for m in members if m.model_fields["kind"].default == kind), None)
 
 
 def _allowed(info: FieldInfo | None) -> str:
