@@ -67,7 +67,11 @@ class Layers:
             near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.6)
             prefix = key.rpartition(".")[0]
             full = [f"{prefix}.{name}" if prefix else name for name in siblings]
-            hint = f"did you mean {full[siblings.index(near[0])]!r}? " if near else ""
+            elsewhere = [
+                k for k in _all_keys(model) if k.rpartition(".")[2] == key.rpartition(".")[2]
+            ]
+            meant = elsewhere[0] if elsewhere else full[siblings.index(near[0])] if near else None
+            hint = f"did you mean {meant!r}? " if meant else ""
             return f"unknown key {key!r} {where}: {hint}Valid here: {', '.join(full)}"
         if fault["type"] == "missing":
             origin = self.origin(key)
@@ -154,7 +158,7 @@ def unknown(what: str, name: str, names: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return InputError(
-        f"there is no {what} {name!r}: {hint}There are {', '.join(known)}, or give a .toml file"
+        f"there is no {what} {name!r}: {hint}Known: {', '.join(known)}, or give a .toml file"
     )
 
 
@@ -237,6 +241,14 @@ def _member(info: FieldInfo, kind: str) -> type[BaseModel] | None:
     """The model of a union whose `kind` this is."""
     members = _models(info.annotation)
     return next((m for m in members if m.model_fields["kind"].default == kind), None)
+
+
+def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every dotted key that a model can have, members of unions included."""
+    for name, info in model.model_fields.items():
+        yield prefix + name
+        for member in _models(info.annotation):
+            yield from _all_keys(member, f"{prefix}{name}.")
 
 
 def _allowed(info: FieldInfo | None) -> str:

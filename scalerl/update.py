@@ -4,10 +4,12 @@ prepare        drop zero-variance groups -> advantages -> token weights (over wh
 policy_update  log-probs -> per-token loss -> sum of weight * loss -> gradients summed -> one AdamW step
 """
 
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -55,9 +57,8 @@ class LossPair:
             InputError: a custom loss without `allow_code`, or one that cannot be imported.
         """
         if isinstance(spec, CustomLoss):
-            return cls(
-                partial(load_function(spec.function, allow_code=allow_code), **spec.keywords), None
-            )
+            function = load_function(spec.function, allow_code=allow_code)
+            return cls(_explained(spec.function, partial(function, **spec.keywords)), None)
         keywords = spec.model_dump(exclude={"kind"})
         return cls(partial(LOSSES[spec.kind], **keywords), partial(CAPPED[spec.kind], **keywords))
 
@@ -181,6 +182,23 @@ def _backward(
         capped = int(loss.capped(logp_BT, behavior_BT, shard.adv_B, mask_BT).sum())
         found["capped"] = metrics.Mean(capped, tokens)
     return found
+
+
+def _explained(name: str, function: LossFn) -> LossFn:
+    """A loss of the user's own, whose failures name the line and the shapes it was given."""
+
+    def term(logp_BT: Tensor, behavior_logp_BT: Tensor, adv_B: Tensor, mask_BT: Tensor) -> Any:
+        try:
+            return function(logp_BT, behavior_logp_BT, adv_B, mask_BT)
+        except Exception as error:
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            said = (str(error).splitlines() or [""])[0]
+            raise BatchError(
+                f"{name} failed at {Path(line.filename).name}:{line.lineno}: {type(error).__name__}: {said} "
+                f"(log-probs and mask are [B, T] = {list(logp_BT.shape)}, advantages [B])"
+            ) from error
+
+    return term
 
 
 def _check_terms(term_BT: object, mask_BT: Tensor) -> None:

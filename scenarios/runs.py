@@ -166,6 +166,12 @@ def fit_points(points: list[Event]) -> tuple[dict[str, Any] | None, str | None]:
     """The sigmoid through evaluation events; or None, and the reason why there is none to fit."""
     from scalerl.fit import FitError, fit_curve
 
+    rates = [event["pass_rate"] for event in points]
+    if len(rates) > 1 and rates[-1] <= rates[0]:
+        return (
+            None,
+            "the curve ends no higher than it began, and a rising sigmoid says nothing of it",
+        )
     try:
         return asdict(fit_curve([(event["C"], event["pass_rate"]) for event in points])), None
     except FitError as error:

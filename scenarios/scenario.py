@@ -51,6 +51,7 @@ class Plan:
     name: str
     arm: str
     recipe: Recipe
+    overrides: tuple[str, ...] = ()  # as they were asked for, to be shown
 
 
 def names() -> dict[str, str]:
@@ -83,7 +84,10 @@ def plan(
         recipe = _resolve(spec, site, scenario.site, overrides, scenario.name)
         first = recipe.seed
         count = seeds if seeds is not None else scenario.seeds
-        plans += [Plan(scenario.name, label, recipe.with_seed(first + i)) for i in range(count)]
+        plans += [
+            Plan(scenario.name, label, recipe.with_seed(first + i), tuple(overrides))
+            for i in range(count)
+        ]
     return plans
 
 

@@ -1,6 +1,8 @@
 """The command line. Each command parses, calls one function below it, and prints; nothing heavy is imported before."""
 
+import io
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,6 +210,16 @@ def fail(message: str, *, status: int = 2) -> NoReturn:
 
 def main() -> None:
     """The console script: a usage error too is one sentence on stderr and exit status 2."""
+    if hasattr(
+        signal, "SIGPIPE"
+    ):  # `scalerl ... | head` ends like any other tool; a run can be resumed
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a terminal without Unicode gets question marks, no traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         status = app(standalone_mode=False)
     except typer.Abort:

@@ -26,6 +26,12 @@ class FittedCurve:
     fit: SigmoidFit
     R0_from: str  # "given", "measured" at C = 0, or "fitted"
 
+    @property
+    def last_C(self) -> float:
+        """The largest compute that the fit has seen."""
+        end = self.window[1] if self.window else math.inf
+        return max(C for C, _ in self.points if C <= end)
+
 
 def fit_source(
     source: Path,
@@ -103,6 +109,7 @@ def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
             "window": window,
             "unit": curve.unit,
             "R0_from": curve.R0_from,
+            "warning": knee_warning(asdict(fit), curve.last_C),
             "forecast": forecast,
         }
         print(json.dumps({**asdict(fit), **about}, indent=2, allow_nan=False))
@@ -116,6 +123,8 @@ def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
         )
     )
     console.print(fit_sentence(asdict(fit), curve.unit, curve.R0_from))
+    if warning := knee_warning(asdict(fit), curve.last_C):
+        console.print(warning)
     for row in forecast:
         console.print(f"R({row['C']:g} {curve.unit}) = {row['R']:.3f}")
 
@@ -129,11 +138,19 @@ def curve_lines(
 
 def fit_sentence(fit: dict[str, Any], unit: str, R0_from: str) -> str:
     """The four numbers of a curve and how well it fits; A and B lie on a ridge, so never B alone."""
-    edge = ", at the edge of the grid: do not trust it" if fit["at_edge"] else ""
     return (
-        f"A {fit['A']:.3f}   B {fit['B']:.2f}   C_mid {fit['C_mid']:.1f} {unit}   R0 {fit['R0']:.3f}"
-        f" ({R0_from})   rmse {fit['rmse']:.4f} over {fit['n']} evaluations{edge}"
+        f"A {fit['A']:.3f}   B {fit['B']:.2f}   C_mid {fit['C_mid']:.1f} {unit}"
+        f"   R0 {fit['R0']:.3f} ({R0_from})   rmse {fit['rmse']:.4f}, n {fit['n']}"
     )
+
+
+def knee_warning(fit: dict[str, Any], last_C: float) -> str | None:
+    """Why the ceiling, and any forecast, must not be believed; None if neither reason is there."""
+    if fit["at_edge"]:
+        return "warning: a limit of the search chose these numbers: A and any forecast are guesses"
+    if last_C < 2 * fit["C_mid"]:
+        return f"warning: the last C, {last_C:.4g}, is below twice C_mid: A and any forecast are guesses"
+    return None
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -16,12 +16,9 @@ from scalerl.events import Event
 from scalerl.loop import Control
 from scenarios.runs import RunResult, choose_folder, run
 from scenarios.scenario import Plan, plan
-from tui.fitting import curve_lines, fit_sentence
+from tui.fitting import curve_lines, fit_sentence, knee_warning
 
-HEADER = (
-    "version   GPU-h  pass rate      newest update: truncated interrupted   lag (max)"
-    "  zero var.  tokens"
-)
+HEADER = "ver.   GPU-h  pass rate    | update trunc. inter. lag (max)  zero length"
 
 
 def run_plans(
@@ -104,28 +101,37 @@ class Display:
                 self.progress.update(self.task, completed=event["update"], now=now)
             case "eval" if event["set"] == "validation" and not self.silent:
                 self.console.print(evaluation_line(event, self.last))
-            case "warning" | "fault" if not self.silent:
-                self.console.print(f"{event['kind']}: {event.get('what') or event.get('cause')}")
+            case "warning" if not self.silent:
+                self.console.print(f"warning: {event['what']}")
+            case "fault" if "group" in event and not self.silent:  # one that the run survives
+                self.console.print(f"fault: {event['cause']}")
 
     def _head(self, event: Event) -> None:
         """What runs, where, and what the columns below mean; first printed when it has really begun."""
         recipe = self.plan.recipe
-        about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}, algorithm {recipe.algorithm_id()}"
+        about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}"
+        about += "".join(f", {override}" for override in self.plan.overrides)
         resumed = f", resumed at {event['gpu_h']:.1f} GPU-h" if event["kind"] == "resume" else ""
-        self.console.print(f"{about}{resumed}  ->  {self.folder}\n{HEADER}")
+        self.console.print(
+            f"{about}{resumed}\nalgorithm {recipe.algorithm_id()}, run folder {self.folder}\n{HEADER}"
+        )
 
 
 def evaluation_line(event: Event, update: Event) -> str:
-    """An evaluation, and beside it what the newest update was like; stands under `HEADER`."""
-    shown = f"{event['version']:>7} {event['C']:7.1f}  {event['pass_rate']:.3f} ±{event['se']:.3f}"
+    """An evaluation, and beside it what the newest update was like; stands under `HEADER`.
+
+    The update is a later one: an evaluation takes its time, and training does not wait for it.
+    """
+    rate = f"{event['pass_rate']:.3f} ±{event['se']:.3f}"
+    shown = f"{event['version']:>4} {event['C']:7.1f}  {rate} |"
     if not update:
         return shown
     lags = update["lag_tokens"]
     mean = sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags))
     lag = f"{mean:.1f} ({max(0, len(lags) - 1)})"
     return (
-        f"{shown}  {update['update']:>14} {update['truncated']:>9.1%} {update['interrupted']:>11.1%}"
-        f" {lag:>11} {update['zero_variance']:>10.0%} {update['length_mean_tokens']:>7.1f}"
+        f"{shown} {update['update']:>6} {update['truncated']:>6.1%} {update['interrupted']:>6.1%}"
+        f" {lag:>9} {update['zero_variance']:>5.0%} {update['length_mean_tokens']:>6.1f}"
     )
 
 
@@ -137,6 +143,8 @@ def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
         console.print("\n".join(["", *curve_lines(points, result.fit, width=width, height=20)]))
     if result.fit is not None:
         console.print(fit_sentence(result.fit, "GPU-h", "measured"))
+        if warning := knee_warning(result.fit, points[-1][0]):
+            console.print(warning)
     else:
         console.print(f"no fit: {result.no_fit}")
     console.print(cost_sentence(result.gpu_hours))
@@ -160,14 +168,15 @@ def cost_sentence(gpu_hours: dict[str, dict[str, float]]) -> str:
     return (
         f"C = {total['generator'] + total['trainer']:.1f} GPU-h:"
         f" generators {total['generator']:.1f} ({idle['generator']:.0%} idle),"
-        f" trainers {total['trainer']:.1f} ({idle['trainer']:.0%} idle);"
-        f" evaluation, outside C, {evaluation:.1f}"
+        f" trainers {total['trainer']:.1f} ({idle['trainer']:.0%} idle)\n"
+        f"evaluation, outside C: {evaluation:.1f} GPU-h"
     )
 
 
 def document(result: RunResult) -> dict[str, Any]:
-    """A run as JSON."""
-    return {**asdict(result), "folder": str(result.folder)}
+    """A run as JSON; the passes of each prompt are in its events, and too many to read here."""
+    evaluations = [{k: v for k, v in e.items() if k != "passes"} for e in result.evaluations]
+    return {**asdict(result), "folder": str(result.folder), "evaluations": evaluations}
 
 
 @contextmanager

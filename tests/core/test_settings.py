@@ -265,7 +265,7 @@ def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         find("scaler", RECIPES, "recipe")
     assert str(error.value) == (
-        "there is no recipe 'scaler': did you mean 'scalerl'? There are base, deepseek-grpo, "
+        "there is no recipe 'scaler': did you mean 'scalerl'? Known: base, deepseek-grpo, "
         "magistral, minimax, qwen-dapo, scalerl, or give a .toml file"
     )
     with pytest.raises(InputError, match=r"there is no recipe 'qqqq\.toml'"):
@@ -402,3 +402,16 @@ def test_a_mistyped_key_is_named_before_the_one_that_it_leaves_missing() -> None
         InputError, match=r"unknown key 'site.optimizer.learning_rat' .*did you mean"
     ):
         layers.build(Recipe)
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("updates=8", "site.updates"),
+        ("learning_rate=1e-3", "site.optimizer.learning_rate"),
+        ("k=4", "staleness.k"),
+        ("group_sise=4", "group_size"),
+    ],
+)
+def test_a_key_without_its_table_is_found_where_it_belongs(override: str, meant: str) -> None:
+    assert f"did you mean {meant!r}?" in refusal(override)

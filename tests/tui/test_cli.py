@@ -62,7 +62,8 @@ def test_a_run_prints_its_curve_and_where_it_is(runs: Path) -> None:
     result = scalerl("run", "tiny", *SMALL)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("tiny / scalerl, seed 0, algorithm ")
+    assert lines[0] == "tiny / scalerl, seed 0, " + ", ".join(SMALL)
+    assert lines[1].startswith("algorithm ") and len(lines[2]) <= 80
     assert sum("±" in line for line in lines) == 7  # one line an evaluation: versions 0 to 6
     assert f"run folder: {runs}/tiny/scalerl/seed-0" in result.stdout
     assert "C = " in result.stdout and "outside C" in result.stdout
@@ -173,6 +174,9 @@ def detached(logp_BT, behavior_logp_BT, adv_B, mask_BT):
 def number(logp_BT, behavior_logp_BT, adv_B, mask_BT):
     return 0.5
 
+def crooked(logp_BT, behavior_logp_BT, adv_B, mask_BT):
+    return -adv_B * logp_BT
+
 def scalar(logp_BT, behavior_logp_BT, adv_B, mask_BT):
     return logp_BT.sum()
 """
@@ -201,6 +205,10 @@ def test_a_custom_loss_trains_only_when_code_is_allowed() -> None:
         ("my_loss.py:detached", "BatchError: the loss returned terms without a gradient"),
         ("my_loss.py:number", "BatchError: the loss returned float: a tensor is needed"),
         ("my_loss.py:scalar", "BatchError: the loss returned shape ()"),
+        (
+            "my_loss.py:crooked",
+            "my_loss.py:crooked failed at my_loss.py:15: RuntimeError: The size",
+        ),
         ("my_loss.py:half", "half() missing 1 required keyword-only argument"),
     ],
 )
@@ -343,6 +351,38 @@ def test_a_csv_from_a_spreadsheet() -> None:
     curve_csv()
     Path("excel.csv").write_bytes(b"\xef\xbb\xbf" + Path("curve.csv").read_bytes())
     assert json.loads(scalerl("fit", "excel.csv", "--json").stdout)["n"] == 10
+
+
+def test_a_forecast_from_below_the_knee_is_called_a_guess() -> None:
+    curve_csv()
+    early = ["fit", "curve.csv", "--r0", "0.2", "--window", ":100", "--at", "800"]
+    assert "warning: the last C, 100, is below twice C_mid" in scalerl(*early).stdout
+    assert "guesses" in json.loads(scalerl(*early, "--json").stdout)["warning"]
+    assert json.loads(scalerl("fit", "curve.csv", "--json").stdout)["warning"] is None
+
+
+def test_a_run_that_falls_has_no_ceiling(runs: Path) -> None:
+    """A learning rate that destroys the policy."""
+    ruin = [
+        "loss.kind=reinforce",
+        "site.optimizer.learning_rate=0.1",
+        "site.optimizer.warmup_updates=0",
+    ]
+    result = scalerl("run", "tiny", *SMALL, *ruin)
+    assert result.exit_code == 0, result.output
+    assert "no fit: the curve ends no higher than it began" in result.stdout
+
+
+def test_output_that_nobody_reads_or_can_show(tmp_path: Path) -> None:
+    """`| head -1` ends quietly; a terminal without Unicode gets question marks."""
+    curve_csv()
+    piped = subprocess.run(
+        f"{SCALERL} fit curve.csv | head -1", shell=True, capture_output=True, text=True
+    )
+    assert piped.stderr == "" and "pass rate" in piped.stdout
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([SCALERL, "fit", "curve.csv"], capture_output=True, text=True, env=plain)
+    assert done.returncode == 0 and done.stderr == "" and "A 0.800" in done.stdout
 
 
 @pytest.mark.parametrize("damage", ["missing config", "llama", "torn weights", "other sizes"])
