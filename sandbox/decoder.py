@@ -72,9 +72,8 @@ class Decoder:
         """Replace the stale KV cache of all running rows by that of the present weights."""
         running = self.rows.count - self._new
         if running:
-            past = [
-                self._tokens(i)[:-1] for i in range(running)
-            ]  # the newest token is fed at the next step
+            # the newest token is fed at the next step
+            past = [self._tokens(i)[:-1] for i in range(running)]
             self.policy.hidden(self._padded(past), self.cache)
 
     def _tokens(self, i: int) -> list[int]:

@@ -25,13 +25,8 @@ class Evaluator:
 
     def __init__(self, recipe: Recipe, task: Task, policy: Policy, sampling: Sampling) -> None:
         assert recipe.site is not None
-        self.seed, self.site, self.task, self.policy, self.sampling = (
-            recipe.seed,
-            recipe.site,
-            task,
-            policy,
-            sampling,
-        )
+        self.seed, self.site = recipe.seed, recipe.site
+        self.task, self.policy, self.sampling = task, policy, sampling
         self.clock = VirtualClock()
         asked, have = self.site.evaluation.prompts, len(task.prompts("validation"))
         if asked > have:
@@ -39,9 +34,8 @@ class Evaluator:
                 f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
             )
         self.pinned: dict[int, dict[str, torch.Tensor]] = {}
-        self.due: dict[
-            int, tuple[float, list[EvalResult]]
-        ] = {}  # under way: when it ends, and with what
+        # under way: when it ends, and with what
+        self.due: dict[int, tuple[float, list[EvalResult]]] = {}
         self.free_at = 0.0
         self.next_id = 0
         self._phases: list[Phase] = []

@@ -55,9 +55,8 @@ class Generators:
         self.busy_since: list[float | None] = [None] * count
         self._closed_phases: list[Phase] = []
         self._begin: float | None = None  # when the next step begins, once that is known
-        self._due: float | None = (
-            None  # end of the step under way, whose tokens are already sampled
-        )
+        # end of the step under way, whose tokens are already sampled
+        self._due: float | None = None
         self._ended: list[Done] = []  # what ends with it
         self._extra_s = 0.0  # recomputing caches delays the next step
         self._waiting: dict[int, asyncio.Future[Group]] = {}

@@ -27,9 +27,8 @@ class UpdateStats:
     zero_variance: float  # share of the batch's groups that were all right or all wrong
     length_mean_tokens: float
     trained_tokens: int = 0
-    lag_tokens: list[int] = field(
-        default_factory=list
-    )  # trained tokens by lag: index = the token's own lag in versions
+    # trained tokens by lag: index = the token's own lag in versions
+    lag_tokens: list[int] = field(default_factory=list)
     loss: float | None = None
     entropy: float | None = None
     kl: float | None = None

@@ -110,15 +110,11 @@ def run(
     world = open_world(recipe, allow_code=allow_code)
     with locked(folder):
         if not is_begun(folder):
-            draft = (
-                folder / ".recipe.toml"
-            )  # renamed when complete, so that a begun run has a whole recipe
+            # renamed when complete, so that a begun run has a whole recipe
+            draft = folder / ".recipe.toml"
             draft.write_text(to_toml(recipe.model_dump(mode="json")))
             draft.rename(folder / "recipe.toml")
-        state = LoopState(
-            curriculum_of(recipe, len(world.train)),
-            Ledger(world.gpus),
-        )
+        state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))
         checkpoint = newest_checkpoint(folder / "checkpoints")
         if checkpoint is not None:
             load_checkpoint(checkpoint, state, recipe.algorithm_id())

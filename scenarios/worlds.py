@@ -19,7 +19,6 @@ def open_world(recipe: Recipe, *, allow_code: bool = False) -> World:
 
     from sandbox.world import SandboxWorld
 
-    torch.set_num_threads(
-        1
-    )  # reproducible, and faster at this size: run two seeds side by side instead
+    # reproducible, and faster at this size: run two seeds side by side instead
+    torch.set_num_threads(1)
     return SandboxWorld(recipe, allow_code=allow_code)

@@ -226,9 +226,8 @@ def main() -> None:
         print("scalerl: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        said = getattr(
-            error, "format_message", None
-        )  # of the parser's own errors, whose classes are private
+        # of the parser's own errors, whose classes are private
+        said = getattr(error, "format_message", None)
         if said is None:
             raise
         print(f"scalerl: {said()} (see scalerl --help)", file=sys.stderr)

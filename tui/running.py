@@ -34,9 +34,8 @@ def run_plans(
 ) -> list[RunResult]:
     """Every run that was asked for, one after the other; a stop ends the rest too."""
     plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
-    folders = [
-        choose_folder(each, len(plans), out) for each in plans
-    ]  # all refusals before the first run
+    # all refusals before the first run
+    folders = [choose_folder(each, len(plans), out) for each in plans]
     console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
