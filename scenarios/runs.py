@@ -13,6 +13,7 @@ from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.errors import Deadlock, InputError
 from scalerl.events import Event, EventLog, evaluations, read_events
+from scalerl.fit import FitError, SigmoidFit, fit_curve
 from scalerl.loop import Control, Loop
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
@@ -31,7 +32,7 @@ class RunResult:
     algorithm_id: str
     status: str
     folder: Path
-    fit: dict[str, Any] | None
+    fit: SigmoidFit | None
     no_fit: str | None
     gpu_hours: dict[str, dict[str, float]]
     evaluations: list[Event]
@@ -143,7 +144,7 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     points = evaluations(read_events(folder / "events.jsonl"))
     fit, no_fit = fit_points(points)
     gpu_hours = loop.gpu_hours()
-    loop.emit("done", status=status, fit=fit, gpu_hours=gpu_hours)
+    loop.emit("done", status=status, fit=asdict(fit) if fit else None, gpu_hours=gpu_hours)
     return RunResult(
         name=plan.name,
         arm=plan.arm,
@@ -158,10 +159,8 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     )
 
 
-def fit_points(points: list[Event]) -> tuple[dict[str, Any] | None, str | None]:
+def fit_points(points: list[Event]) -> tuple[SigmoidFit | None, str | None]:
     """The sigmoid through evaluation events; or None, and the reason why there is none to fit."""
-    from scalerl.fit import FitError, fit_curve
-
     rates = [event["pass_rate"] for event in points]
     if len(rates) > 1 and rates[-1] <= rates[0]:
         return (
@@ -169,7 +168,7 @@ def fit_points(points: list[Event]) -> tuple[dict[str, Any] | None, str | None]:
             "the curve ends no higher than it began, and a rising sigmoid says nothing of it",
         )
     try:
-        return asdict(fit_curve([(event["C"], event["pass_rate"]) for event in points])), None
+        return fit_curve([(event["C"], event["pass_rate"]) for event in points]), None
     except FitError as error:
         return None, str(error)
 

@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from scalerl.errors import InputError
 from scalerl.events import evaluations, read_events
@@ -109,7 +109,7 @@ def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
             "window": window,
             "unit": curve.unit,
             "R0_from": curve.R0_from,
-            "warning": knee_warning(asdict(fit), curve.last_C),
+            "warning": knee_warning(fit, curve.last_C),
             "forecast": forecast,
         }
         print(json.dumps({**asdict(fit), **about}, indent=2, allow_nan=False))
@@ -122,33 +122,26 @@ def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
             plot_curve(curve.points, fit, width=min(console.width, 110), height=20, unit=curve.unit)
         )
     )
-    console.print(fit_sentence(asdict(fit), curve.unit, curve.R0_from))
-    if warning := knee_warning(asdict(fit), curve.last_C):
+    console.print(fit_sentence(fit, curve.unit, curve.R0_from))
+    if warning := knee_warning(fit, curve.last_C):
         console.print(warning)
     for row in forecast:
         console.print(f"R({row['C']:g} {curve.unit}) = {row['R']:.3f}")
 
 
-def curve_lines(
-    points: list[tuple[float, float]], fit: dict[str, Any] | None, *, width: int, height: int
-) -> list[str]:
-    """The plot of a run, whose fit is known as the fields of its event."""
-    return plot_curve(points, SigmoidFit(**fit) if fit else None, width=width, height=height)
-
-
-def fit_sentence(fit: dict[str, Any], unit: str, R0_from: str) -> str:
+def fit_sentence(fit: SigmoidFit, unit: str, R0_from: str) -> str:
     """The four numbers of a curve and how well it fits; A and B lie on a ridge, so never B alone."""
     return (
-        f"A {fit['A']:.3f}   B {fit['B']:.2f}   C_mid {fit['C_mid']:.1f} {unit}"
-        f"   R0 {fit['R0']:.3f} ({R0_from})   rmse {fit['rmse']:.4f}, n {fit['n']}"
+        f"A {fit.A:.3f}   B {fit.B:.2f}   C_mid {fit.C_mid:.1f} {unit}"
+        f"   R0 {fit.R0:.3f} ({R0_from})   rmse {fit.rmse:.4f}, n {fit.n}"
     )
 
 
-def knee_warning(fit: dict[str, Any], last_C: float) -> str | None:
+def knee_warning(fit: SigmoidFit, last_C: float) -> str | None:
     """Why the ceiling, and any forecast, must not be believed; None if neither reason is there."""
-    if fit["at_edge"]:
+    if fit.at_edge:
         return "warning: a limit of the search chose these numbers: A and any forecast are guesses"
-    if last_C < 2 * fit["C_mid"]:
+    if last_C < 2 * fit.C_mid:
         return f"warning: the last C, {last_C:.4g}, is below twice C_mid: A and any forecast are guesses"
     return None
 

@@ -16,7 +16,8 @@ from scalerl.events import Event
 from scalerl.loop import Control
 from scenarios.runs import RunResult, choose_folder, run
 from scenarios.scenario import Plan, plan
-from tui.fitting import curve_lines, fit_sentence, knee_warning
+from tui.curve import plot_curve
+from tui.fitting import fit_sentence, knee_warning
 
 HEADER = "ver.   GPU-h  pass rate    | update trunc. inter. lag (max)  zero length"
 
@@ -139,7 +140,7 @@ def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
     points = [(event["C"], event["pass_rate"]) for event in result.evaluations]
     width = min(console.width, 110)
     if points:
-        console.print("\n".join(["", *curve_lines(points, result.fit, width=width, height=20)]))
+        console.print("\n".join(["", *plot_curve(points, result.fit, width=width, height=20)]))
     if result.fit is not None:
         console.print(fit_sentence(result.fit, "GPU-h", "measured"))
         if warning := knee_warning(result.fit, points[-1][0]):
