@@ -2,8 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import settings
 
 from scalerl.update import DTYPES
+
+# The same examples on every machine; `make invariants` runs ten times as many.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=40)
+settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=400)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -125,6 +125,88 @@ def fit_command(
         show_fit(curve, at or [], as_json=as_json)
 
 
+@app.command("check")
+def check_command(
+    function: Annotated[
+        str, typer.Argument(metavar="FILE.py:FN|MODULE:FN", help="A policy loss; its code is run.")
+    ],
+    keywords: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Further arguments of it, e.g. eps_max=5.0"),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="What it is meant to be: cispo, grpo, dapo, gspo, ..."
+        ),
+    ] = None,
+    aggregation: Annotated[
+        str | None,
+        typer.Option(
+            "--aggregation",
+            metavar="HOW",
+            help="prompt_mean, sample_mean, token_mean, constant or sum.",
+        ),
+    ] = None,
+    convention: Annotated[
+        str | None,
+        typer.Option("--convention", metavar="trl|verl|prime-rl", help="Whose arguments it has."),
+    ] = None,
+    cap: Annotated[
+        float | None, typer.Option("--cap", help="Cap on the ratio that is meant, e.g. 5.")
+    ] = None,
+    clip_low: Annotated[
+        float | None, typer.Option("--clip-low", help="Lower clip that is meant, e.g. 0.2.")
+    ] = None,
+    clip_high: Annotated[
+        float | None, typer.Option("--clip-high", help="Upper clip that is meant, e.g. 0.28.")
+    ] = None,
+    dual: Annotated[
+        float | None, typer.Option("--dual", help="Dual clip that is meant, e.g. 3.")
+    ] = None,
+    examples: Annotated[
+        int, typer.Option("--examples", metavar="N", min=1, help="Inputs per invariant.")
+    ] = 40,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", metavar="SECONDS", min=0, help="Stop drawing inputs after this."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the inputs.")] = 0,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="ID", help="Leave this invariant out; repeatable."),
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Log-probs may come in bfloat16 or float16.")
+    ] = False,
+    any_mask: Annotated[
+        bool, typer.Option("--any-mask", help="The mask may come as integers or floats.")
+    ] = False,
+    first: Annotated[bool, typer.Option("--first", help="End at the first violation.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search for inputs on which a policy loss of yours breaks a law that it should obey."""
+    from tui.checking import Asked, check_function
+
+    asked = Asked(
+        convention=convention,
+        kind=kind,
+        aggregation=aggregation,
+        keywords=keywords or [],
+        bounds={"cap": cap, "clip_low": clip_low, "clip_high": clip_high, "dual": dual},
+        examples=examples,
+        budget_s=budget,
+        seed=seed,
+        skip=skip or [],
+        half=half,
+        any_mask=any_mask,
+        first=first,
+    )
+    with errors():
+        kept = check_function(function, asked, as_json=as_json)
+    raise typer.Exit(0 if kept else 1)
+
+
 @app.command("doctor")
 def doctor_command(as_json: Json = False) -> None:
     """Say what this machine can run."""

@@ -1,0 +1,369 @@
+"""The curve by which losses differ, gradient of a token against its ratio: direction, clip sides, caps, bands."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from hypothesis import strategies as st
+
+from scalerl.invariants.case import Case, f64
+from scalerl.invariants.catalogue import Invariant, Violation, both, compare, needs, needs_shape
+from scalerl.invariants.strategies import cases
+from scalerl.invariants.subject import LossUnderTest
+from scalerl.invariants.traits import Traits
+
+RATIOS = (
+    0.5,
+    2.0,
+    0.79,
+    0.81,
+    0.9,
+    1.0,
+    1.1,
+    1.19,
+    1.21,
+    1.25,
+    1.27,
+    1.29,
+    1.5,
+    4.0,
+    5.5,
+    10.0,
+    0.1,
+)
+
+
+def _token(rho: float, adv: float) -> Case:
+    return Case.of([[-1.0]], math.log(rho), adv=adv)
+
+
+def _unit(loss: LossUnderTest, adv: float) -> float | None:
+    """Weight of the one token, from the gradient where pi = mu; None if there is none, which A03 is about."""
+    weight = -loss.evaluate(_token(1.0, adv)).grad_BT.item() / adv
+    return weight if math.isfinite(weight) and weight > 0 else None
+
+
+def _one(gradient: float) -> torch.Tensor:
+    return torch.tensor([[gradient]], dtype=f64)
+
+
+def direction(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | None:
+    """A21: where the author named the kind, the slope itself; else that the weight does not fall as the ratio rises."""
+    x = sign * (0.125 if all(abs(bound) > 0.13 for bound in traits.bounds()) else 1e-4)
+    case, unit = Case.of([[-1.0]], x), _unit(loss, 1.0)
+    if unit is None:
+        return None
+    told, ignores = "kind" in traits.told, traits.shape == "reinforce"
+    weight = loss.evaluate(case).grad_BT.item() / -unit
+    if not told and (weight == 0.0 or (weight - 1.0) * x > -1e-9):
+        return None
+    because = (
+        f"the policy {'raised' if x > 0 else 'lowered'} this token's probability by the factor {math.exp(x):.5g}, "
+        + ("which REINFORCE does not look at" if ignores else "and the weight is that factor")
+    )
+    expected = _one(-unit if ignores else -unit * math.exp(x))
+    return compare(loss, traits, case, expected, because, rtol=2e-5)
+
+
+def both_signs(loss: LossUnderTest, traits: Traits, adv: float) -> Violation | None:
+    """CL6."""
+    unit = _unit(loss, -adv)
+    if unit is None:
+        return None
+    return compare(
+        loss,
+        traits,
+        _token(1.0, adv),
+        _one(-adv * unit),
+        "at rho = 1 no clip acts, whatever the sign of A",
+        fix="the dual clip max(clipped, c A) belongs to A < 0 alone, and c must be above 1",
+    )
+
+
+def clip_sides(loss: LossUnderTest, traits: Traits, drawn: tuple[float, float]) -> Violation | None:
+    """CL1, CL2: the bound on the side where a clip belongs was measured or told; on the other side there is none."""
+    rho, adv = drawn
+    honest = traits.dual > 1.05 * (1.0 + traits.clip_high)
+    dual = traits.dual if honest or "dual" in traits.told else math.inf
+    if any(abs(math.log(rho) - bound) < 1e-4 for bound in traits.bounds()):
+        return None
+    stopped = rho > 1.0 + traits.clip_high if adv > 0 else rho < 1.0 - traits.clip_low or rho > dual
+    unit = _unit(loss, adv)
+    if unit is None:
+        return None
+    return compare(
+        loss,
+        traits,
+        _token(rho, adv),
+        _one(0.0 if stopped else -unit * adv * rho),
+        _side(rho, adv, stopped),
+        fix="" if stopped else _clip_fix(rho, adv),
+    )
+
+
+def _side(rho: float, adv: float, stopped: bool) -> str:
+    if stopped:
+        return f"rho = {rho:g} has moved far enough in the direction that A = {adv:g} asks for: clipped, no gradient"
+    return (
+        f"rho = {rho:g} is not clipped for A = {adv:g}: "
+        + ("within the bounds" if 0.8 <= rho <= 1.2 else "it moved against A, and must be brought back")
+    )  # fmt: skip
+
+
+def _clip_fix(rho: float, adv: float) -> str:
+    if (rho > 1) == (adv > 0):
+        return ""
+    return (
+        "the clip acts on the wrong side: take min(rho A, clip(rho) A), and not max, nor clip(rho) A alone; "
+        "in a loss to be minimised, -min(a, b) = max(-a, -b)"
+    )
+
+
+def curve(loss: LossUnderTest, traits: Traits, drawn: tuple[float, float]) -> Violation | None:
+    """A15, C04, A17: the factor on one token, as the shape says."""
+    rho, adv = drawn
+    case, unit = _token(rho, adv), _unit(loss, adv)
+    if unit is None or traits.near_a_bound(case):
+        return None
+    factor = traits.factor(torch.tensor(math.log(rho)).double(), torch.tensor(adv)).item()
+    silent = traits.shape == "band" and factor == 0.0
+    return compare(
+        loss,
+        traits,
+        case,
+        _one(-unit * adv * factor),
+        f"the weight of a token at rho = {rho:g} is {factor:g}",
+        expected=0.0 if silent else None,
+        fix=lambda grad_BT, value: _cap_fix(traits, rho, grad_BT.item()),
+    )
+
+
+def _cap_fix(traits: Traits, rho: float, grad: float) -> str:
+    if traits.shape != "truncated":
+        return ""
+    if grad == 0.0:
+        return "a capped token of CISPO keeps its gradient; PPO's clip takes it: clamp the detached ratio, times log pi"
+    if rho < 1.0:
+        return "there is no lower cap: torch.clamp(ratio, max=eps_max)"
+    return "the cap is absolute: eps_max, not 1 + eps_max"
+
+
+def formula(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+    """A01, A16, A05: the gradient of a batch is that of the same batch with pi = mu, times the factor of its ratios."""
+    if traits.near_a_bound(case):
+        return None
+    plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
+    factor_BT = traits.factor(traits.ratio_BT(case), case.adv_B[:, None].expand(case.shape))
+    ratio = "token's ratio" if traits.level == "token" else "completion's geometric mean of ratios"
+    return compare(
+        loss,
+        traits,
+        case,
+        plain * factor_BT,
+        f"it is the gradient at pi = mu times the factor of each {ratio}",
+    )
+
+
+def finite_difference(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+    """A11."""
+    if traits.near_a_bound(case):
+        return None
+    step = 1e-5
+    expected_BT = torch.zeros_like(case.logp_BT)
+    for i, t in case.mask_BT.nonzero().tolist():
+        ends = []
+        for side in (step, -step):
+            moved_BT = case.logp_BT.clone()
+            moved_BT[i, t] += side
+            ends.append(loss.value(case.but(logp_BT=moved_BT)).item())
+        expected_BT[i, t] = (ends[0] - ends[1]) / (2 * step)
+    return compare(
+        loss, traits, case, expected_BT, "the value changes by it, in finite differences", rtol=1e-4
+    )
+
+
+def rejected_tokens(loss: LossUnderTest, traits: Traits, far: float) -> Violation | None:
+    """C05: 4 tokens, two of them outside the band: the others weigh as before, or as if those were not there."""
+    case = Case.of([[-1.0] * 4], [[0.0, 0.0, far, -far]])
+    plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
+    kept = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=plain.dtype)
+    wrong = None
+    for share in (1.0, 2.0):
+        wrong = compare(
+            loss,
+            traits,
+            case,
+            share * plain * kept,
+            "rejected tokens leave the denominator, or stay in it: kept ones weigh 1/2 or 1/4, and nothing else",
+        )
+        if wrong is None:
+            return None
+    return wrong
+
+
+def _points(adv: tuple[float, ...] = (1.0, -1.0)) -> Callable[[Traits], st.SearchStrategy]:
+    """(rho, A): round ratios, and some just inside and outside the bounds."""
+
+    def inputs(traits: Traits) -> st.SearchStrategy:
+        close = [r for b in traits.bounds() for r in (math.exp(b * 0.9), math.exp(b * 1.1))]
+        return st.tuples(st.sampled_from((*RATIOS, *close)), st.sampled_from(adv))
+
+    return inputs
+
+
+TOKEN = needs("for losses of the token ratio", lambda traits: traits.level == "token")
+
+
+INVARIANTS = [
+    Invariant(
+        id="A21",
+        name="direction of the ratio",
+        statement=(
+            "The ratio is above 1 exactly if the policy being trained gives the token more "
+            "probability than the generator did."
+        ),
+        formula="rho = exp(logp - behavior_logp)",
+        inputs=lambda traits: st.sampled_from((1.0, -1.0)),
+        check=direction,
+        means=(
+            "numerator and denominator are exchanged, the ratio is always 1 (exp(logp - "
+            "logp.detach())), or it is applied twice"
+        ),
+        fault="torchforge #571, TRL #2769: a ratio that is always 1 on off-policy data",
+    ),
+    Invariant(
+        id="CL6",
+        name="dual clip",
+        statement="At rho = 1 no clip acts; the dual clip c > 1 holds tokens with A < 0 alone.",
+        formula="rho = 1  =>  dL/dlogp = -w A",
+        inputs=lambda traits: st.sampled_from((1.0, -1.0)),
+        check=both_signs,
+        means="the dual clip is applied for A > 0 too",
+        applies=both(TOKEN, needs_shape("clipped")),
+        fault="tianshou #433, PPOxFamily #95",
+    ),
+    Invariant(
+        id="CL1",
+        name="clip of tokens to be raised",
+        statement="A token with A > 0 is clipped above 1 + clip_high and nowhere else.",
+        formula="A > 0:  dL/dlogp = -w A rho if rho <= 1 + clip_high else 0",
+        inputs=_points((1.0,)),
+        check=clip_sides,
+        means=(
+            "minimum and maximum are exchanged, clip_low and clip_high are, or the clip acts on"
+            " both sides"
+        ),
+        applies=both(TOKEN, needs_shape("clipped")),
+    ),
+    Invariant(
+        id="CL2",
+        name="clip of tokens to be lowered",
+        statement=(
+            "A token with A < 0 is clipped below 1 - clip_low and nowhere else, short of a dual"
+            " clip far above."
+        ),
+        formula="A < 0:  dL/dlogp = -w A rho if rho >= 1 - clip_low else 0",
+        inputs=_points((-1.0,)),
+        check=clip_sides,
+        means="minimum and maximum are exchanged, or the ratio is clipped whatever the sign of A",
+        applies=both(TOKEN, needs_shape("clipped")),
+        fault="spinningup #255, GMPO #4: the side for A < 0 misread",
+    ),
+    Invariant(
+        id="A15",
+        name="the truncated weight",
+        statement=(
+            "The weight rises with the ratio up to the cap and stays there: never 0, no lower cap."
+        ),
+        formula="dL/dlogp = -w A min(rho, cap)",
+        inputs=_points(),
+        check=curve,
+        means=(
+            "a lower clip has slipped in, the cap is 1 + eps, or PPO's clip stands where a cap "
+            "is meant"
+        ),
+        applies=both(TOKEN, needs_shape("truncated")),
+    ),
+    Invariant(
+        id="C04",
+        name="band",
+        statement=(
+            "Outside its band a token's term and gradient are exactly 0; inside, the weight is "
+            "the ratio."
+        ),
+        formula="dL/dlogp = -w A rho in the band, else 0, and the value is 0 too",
+        inputs=_points(),
+        check=curve,
+        means="rejected tokens still count in the value or keep a gradient",
+        applies=both(TOKEN, needs_shape("band")),
+    ),
+    Invariant(
+        id="C05",
+        name="denominator after a rejection",
+        statement="Rejected tokens either leave the denominator or stay in it.",
+        formula="weight of a kept token = w or w T / (T - rejected)",
+        inputs=lambda traits: st.just(3.0),
+        check=rejected_tokens,
+        means="the denominator counts something else: rejected tokens twice, or rows",
+        applies=both(
+            TOKEN,
+            needs_shape("band"),
+            needs("for means over tokens", lambda t: t.weights != "other"),
+        ),
+        fault="slime #657, verl #3915",
+    ),
+    Invariant(
+        id="A17",
+        name="importance sampling",
+        statement="Without a cap or clip the weight is the ratio.",
+        formula="dL/dlogp = -w A rho",
+        inputs=_points(),
+        check=curve,
+        means="a bound acts where none is meant",
+        applies=both(TOKEN, needs_shape("importance")),
+    ),
+    Invariant(
+        id="A11",
+        name="the gradient is that of the value",
+        statement=(
+            "A loss of the ratio alone has the gradient of its value, away from the clip's kinks."
+        ),
+        formula="dL/dlogp = lim (L(logp + h) - L(logp - h)) / 2h",
+        inputs=lambda traits: cases("near", rows=(1, 2), tokens=(1, 3)),
+        check=finite_difference,
+        means="a backward pass written by hand, or a detach in the wrong place",
+        applies=both(
+            needs_shape("clipped", "importance"),
+            needs("for losses of the ratio alone", lambda t: not t.score),
+        ),
+    ),
+    Invariant(
+        id="A01",
+        name="the truncated gradient on a batch",
+        statement=(
+            "The gradient of every token of a batch is its weight times the capped ratio times "
+            "the advantage."
+        ),
+        formula="dL/dlogp_it = -w_it m_it min(rho_it, cap) A_i",
+        inputs=lambda traits: cases(),
+        check=formula,
+        means="the ratio of a token is taken from another one, or averaged",
+        applies=both(TOKEN, needs_shape("truncated", "importance", "reinforce")),
+    ),
+    Invariant(
+        id="A16",
+        name="the clipped gradient on a batch",
+        statement=(
+            "The gradient of every token of a batch is its weight times its ratio times the "
+            "advantage, or 0 where clipped."
+        ),
+        formula=(
+            "|dL/dlogp_it| <= w (1 + clip_high) A for A > 0; = w rho |A| for A < 0 above 1 + "
+            "clip_high"
+        ),
+        inputs=lambda traits: cases(),
+        check=formula,
+        means="the ratio or the clip of a token is taken from another one",
+        applies=both(TOKEN, needs_shape("clipped")),
+    ),
+]

@@ -1,0 +1,227 @@
+"""Find out what kind of loss one has: its curve on single tokens, its weights on small batches with pi = mu."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+import torch
+
+from scalerl.errors import InputError
+from scalerl.invariants.case import Case
+from scalerl.invariants.subject import LossRaised, LossUnderTest, plain_case
+from scalerl.invariants.traits import GRID, KINDS, Shape, Traits, Weights, relative_weights
+
+SIGNS = (1.0, -1.0)
+LOGP = -0.5
+SHIFT = 0.25
+SMALL = 1e-4  # a log ratio within the clip even of GSPO
+
+
+@dataclass(frozen=True)
+class Point:
+    """One token at a log ratio: gradient and value in units of -w A, and the weight that its value shows.
+
+    `shown` is the change of the value when log pi and log mu move together, per nat: the weight of a loss that is a
+    weight times log pi, 0 for a loss of the ratio alone.
+    """
+
+    factor: float
+    value: float
+    shown: float
+
+
+class Curve:
+    """Points of a loss on one completion of one token, measured when asked for."""
+
+    def __init__(self, loss: LossUnderTest) -> None:
+        self._loss, self._known, self.unit = loss, dict[tuple[float, float], Point](), 1.0
+        here = [self.at(0.0, sign) for sign in SIGNS]
+        self._known.clear()
+        # What the value shows is the better witness: a fault may have spoilt the gradient.
+        units = [p.shown if abs(p.shown) > 1e-9 else p.factor for p in here]
+        self.unit = next((u for u in units if math.isfinite(u) and u > 0), 1.0)
+
+    def at(self, x: float, sign: float) -> Point:
+        """At log ratio x nats, for A = sign."""
+        if (x, sign) not in self._known:
+            self._known[x, sign] = self._measure(x, sign)
+        return self._known[x, sign]
+
+    def _measure(self, x: float, sign: float) -> Point:
+        here, moved = (Case.of([[LOGP + c]], x, adv=sign) for c in (0.0, -SHIFT))
+        try:
+            found, shifted = self._loss.evaluate(here), self._loss.evaluate(moved)
+        except LossRaised:
+            return Point(math.nan, math.nan, math.nan)
+        unit = -sign * self.unit
+        return Point(
+            found.grad_BT.item() / unit,
+            found.value / unit,
+            (found.value - shifted.value) / SHIFT / unit,
+        )
+
+    def end(self, x: float, sign: float, inside: Callable[[Point, float], bool]) -> float:
+        """rho at which `inside` ceases to hold between rho = 1 and log rho = x; inf or 0.0 if it never does."""
+        grid = [0.0, *sorted((g for g in GRID if g * x > 0), key=abs)]
+        good = [g for g in grid if inside(self.at(g, sign), g)]
+        bad = [g for g in grid if g not in good]
+        if not bad or not good:
+            return math.inf if x > 0 else 0.0
+        beyond = min(bad, key=abs)
+        within = max((g for g in good if abs(g) < abs(beyond)), key=abs, default=0.0)
+        for _ in range(30):
+            middle = (within + beyond) / 2
+            within, beyond = (
+                (middle, beyond) if inside(self.at(middle, sign), middle) else (within, middle)
+            )
+        return math.exp(within)
+
+
+def measure(
+    loss: LossUnderTest,
+    *,
+    kind: str | None = None,
+    weights: str | None = None,
+    **bounds: float | None,
+) -> Traits:
+    """Traits of a loss; what is given is taken as the author's word and held against it later.
+
+    Args:
+        kind: a name of `KINDS`.
+        weights: its aggregation.
+        bounds: `cap` (absolute), `clip_low`, `clip_high`, `dual`, where known.
+
+    Raises:
+        InputError: an unknown kind or aggregation.
+    """
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    if weights is not None and weights not in get_args(Weights):
+        raise InputError(f"aggregation {weights!r} is none of {', '.join(get_args(Weights)[:-1])}")
+    curve = Curve(loss)
+    given = {name: value for name, value in bounds.items() if value is not None}
+    measured_weights, scale = _weights(loss)
+    if loss.aggregation is not None:  # the suite's own weights
+        measured_weights, scale = loss.aggregation, 1.0
+    elif weights is not None:
+        scale = scale if weights in ("constant", "sum") and weights == measured_weights else 1.0
+    dtype = loss.evaluate(plain_case()).dtype
+    shown = curve.at(0.0, 1.0).shown
+    base = Traits(
+        shape="other",
+        level=KINDS[kind][1] if kind else _level(loss),
+        weights=cast(Weights, weights) if weights else measured_weights,
+        score=math.isfinite(shown) and abs(shown) > 1e-6,
+        scale=scale,
+        rtol=1e-6 if dtype == torch.float64 else 1e-4,
+        takes_old=loss.takes_old,
+        shards=loss.shards,
+        told=frozenset(given) | ({"kind"} if kind else set()) | ({"weights"} if weights else set()),
+    )
+    shaped = _told(base, curve, KINDS[kind][0]) if kind else _found(base, curve)
+    return replace(shaped, **given)
+
+
+def _close(a: float, b: float, rtol: float) -> bool:
+    return math.isclose(a, b, rel_tol=10 * rtol, abs_tol=1e-6)
+
+
+def fits(traits: Traits, curve: Curve, read: Callable[[Point], float] = lambda p: p.factor) -> bool:
+    """Whether the curve is that of the traits at every point of the grid, but for those beside a bound."""
+    for sign in SIGNS:
+        for x in (0.0, *GRID):
+            if any(abs(x - bound) < 1e-6 for bound in traits.bounds()):
+                continue
+            wanted = traits.factor(torch.tensor(x), torch.tensor(sign)).item()
+            if not _close(read(curve.at(x, sign)), wanted, 100 * traits.rtol):
+                return False
+    return True
+
+
+def _found(base: Traits, curve: Curve) -> Traits:
+    """The shape that the gradient has; else the one that the value shows; else the one that a fault may have spoilt."""
+    candidates: list[Shape] = ["reinforce", "importance", "truncated", "clipped", "band"]
+    for shape in candidates:
+        traits = _told(base, curve, shape)
+        if fits(traits, curve) and (shape != "band" or _silent_outside(traits, curve)):
+            return traits
+    if base.score:
+        for shape in candidates[:3]:
+            cap = curve.at(max(GRID), 1.0).shown
+            traits = replace(base, shape=shape, cap=cap if shape == "truncated" else math.inf)
+            if fits(traits, curve, lambda p: p.shown):
+                return traits
+        plateau = [curve.at(x, 1.0).shown for x in (3.0, 6.0)]
+        if _close(plateau[0], plateau[1], base.rtol):
+            return replace(base, shape="truncated", cap=plateau[0])
+    stopped = [point for sign in SIGNS for x in GRID if (point := curve.at(x, sign)).factor == 0.0]
+    if any(abs(point.value) > 1e-9 for point in stopped):
+        return _told(base, curve, "clipped")
+    return base
+
+
+def _told(base: Traits, curve: Curve, shape: Shape) -> Traits:
+    """With the bounds that a loss of this shape has on the sides where it should have them."""
+
+    def moves(point: Point, x: float) -> bool:
+        return _close(point.factor, math.exp(x), 100 * base.rtol)
+
+    if shape == "truncated":
+        cap = curve.at(max(GRID), 1.0).factor
+        return replace(base, shape=shape, cap=cap if math.isfinite(cap) and cap > 0 else math.inf)
+    if shape == "clipped":
+        high, low, dual = (
+            curve.end(x, sign, moves) for x, sign in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0))
+        )
+        return replace(base, shape=shape, clip_high=high - 1.0, clip_low=1.0 - low, dual=dual)
+    if shape == "band":
+        high, low = (curve.end(x, 1.0, moves) for x in (1.0, -1.0))
+        return replace(base, shape=shape, clip_high=high - 1.0, clip_low=1.0 - low)
+    return replace(base, shape=shape)
+
+
+def _silent_outside(traits: Traits, curve: Curve) -> bool:
+    outside = [x for x in GRID if traits.factor(torch.tensor(x), torch.tensor(1.0)) == 0.0]
+    return bool(outside) and all(
+        abs(curve.at(x, s).value) < 1e-9 and abs(curve.at(x, s).shown) < 1e-9
+        for x in outside
+        for s in SIGNS
+    )
+
+
+def _level(loss: LossUnderTest) -> Any:
+    """Whether the ratio of one token moves the gradient of its neighbour."""
+    grads = []
+    for x in (0.0, SMALL):
+        try:
+            grads.append(loss.evaluate(Case.of([[LOGP, LOGP]], [[x, 0.0]])).grad_BT[0, 1].item())
+        except LossRaised:
+            return "token"
+    if grads[0] == 0 or not all(map(math.isfinite, grads)):
+        return "token"
+    exponent = (grads[1] / grads[0] - 1.0) / SMALL
+    return "token" if abs(exponent) < 0.02 else "sequence"
+
+
+def _weights(loss: LossUnderTest) -> tuple[Weights, float]:
+    """Which named aggregation the gradient has when pi = mu, and the sum of its weights."""
+    probes = [
+        Case.of([[-0.75] * 3] * 3, adv=[1.0, -0.5, 2.0], group=[0, 0, 1],
+                mask=[[True] * 3, [True] + [False] * 2, [True] * 2 + [False]]),
+        Case.of([[-0.75] * 4] * 4, adv=[0.5, -1.0, 1.0, 2.0], group=[1, 0, 1, 2],
+                mask=[[True] * 4, [True] * 3 + [False], [True] + [False] * 3, [True] * 2 + [False] * 2]),
+    ]  # fmt: skip
+    try:
+        found = [-loss.evaluate(probe).grad_BT / probe.adv_B[:, None] for probe in probes]
+    except LossRaised:
+        return "other", 1.0
+    for how in get_args(Weights)[:-1]:
+        wanted = [relative_weights(probe, how) for probe in probes]
+        scale = (found[0].sum() / wanted[0].sum()).item()
+        if scale > 0 and all(
+            torch.allclose(f, scale * w, rtol=1e-4, atol=1e-9)
+            for f, w in zip(found, wanted, strict=True)
+        ):
+            return how, scale
+    return "other", 1.0

@@ -1,0 +1,266 @@
+"""A report in words, as JSON, and as a test that reproduces its first finding."""
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalerl.invariants.case import Case
+from scalerl.invariants.catalogue import Violation
+from scalerl.invariants.check import Finding, Report
+from scalerl.invariants.traits import Traits
+
+MOST_ROWS = 24
+
+
+def kind_in_words(traits: Traits) -> str:
+    """What the loss is, and which of it was told."""
+    told = traits.told
+    bounds = {
+        "clip_low": traits.clip_low,
+        "clip_high": traits.clip_high,
+        "dual": traits.dual,
+        "cap": traits.cap,
+    }
+    shown = [
+        f"{name} {value:.4g}{'' if name in told else ' (measured)'}"
+        for name, value in bounds.items()
+        if math.isfinite(value) and value != 0.0
+    ]
+    level = {"token": "ratio of the token", "sequence": "ratio of the completion"}.get(
+        traits.level, ""
+    )
+    ratio = "" if traits.shape == "reinforce" else level
+    shape = traits.shape if traits.shape != "other" else "no known shape"
+    parts = [
+        shape + ("" if "kind" in told else " (measured)"),
+        ", ".join(shown),
+        ratio,
+        weights_in_words(traits),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def weights_in_words(traits: Traits) -> str:
+    """The aggregation, and its scale if that is not 1."""
+    if traits.shards and traits.weights != "other":
+        return f"weights {traits.weights} (given by the suite)"
+    said = "" if "weights" in traits.told else " (measured)"
+    scale = f" times {traits.scale:.4g}" if abs(traits.scale - 1) > 1e-4 else ""
+    return (
+        f"weights {traits.weights}{scale}{said}" if traits.weights != "other" else "weights unknown"
+    )
+
+
+def as_text(report: Report) -> str:
+    """For a terminal: what the loss is; the first finding in full; everything else in a line each."""
+    lines = [f"{report.loss.name}: {kind_in_words(report.traits)}", ""]
+    if report.findings:
+        lines += [*_in_full(report.findings[0], report), ""]
+        rest = [f"{f.invariant.id} ({f.invariant.name})" for f in report.findings[1:]]
+        lines += _list("also violated, often for the same reason", rest)
+    lines += _list(f"held on {report.examples} inputs each", [i.id for i in report.held])
+    reasons: dict[str, list[str]] = {}
+    for id, reason in report.left_out.items():
+        reasons.setdefault(reason, []).append(id)
+    for reason, ids in reasons.items():
+        lines += _list(f"left out, {reason}", ids)
+    verdict = "no violation found" if report.ok else f"violated: {report.findings[0].invariant.id}"
+    return "\n".join([*lines, f"{verdict} ({report.seconds:.1f} s, seed {report.seed})"])
+
+
+def _list(title: str, items: list[str]) -> list[str]:
+    return [f"{title}: {', '.join(items)}"] if items else []
+
+
+def _in_full(finding: Finding, report: Report) -> list[str]:
+    law, found = finding.invariant, finding.violation
+    lines = [
+        f"VIOLATED  {law.id}  {law.name}",
+        f"  {law.statement}",
+        f"  {law.formula}",
+        "",
+        "  input"
+        + ("" if found.rows is None else f" (the loss was given rows {found.rows.tolist()})"),
+        *(f"    {name:<13}  {text}" for name, text in input_in_words(found.case).items()),
+        "",
+        *_side_by_side(found),
+        f"  why      {found.because}",
+        f"  usually  {law.means}",
+    ]
+    if found.fix:
+        lines.append(f"  fix      {found.fix}")
+    if law.fault:
+        lines.append(f"  seen in  {law.fault}")
+    lines += [
+        "",
+        "  as a test:",
+        "",
+        *(f"    {line}".rstrip() for line in as_test(finding, report).splitlines()),
+    ]
+    return lines
+
+
+def input_in_words(case: Case) -> dict[str, str]:
+    """Name of each tensor -> its numbers; long ones in one word."""
+    parts: dict[str, str] = {}
+    for name, tensor in _tensors(case).items():
+        if tensor.numel() > 64:
+            parts[name] = f"{list(tensor.shape)}, {tensor.flatten()[0].item():g} ..."
+        else:
+            parts[name] = _numbers(tensor.tolist())
+    if case.logp_BT.dtype != torch.float64:
+        parts["dtype"] = str(case.logp_BT.dtype)
+    return parts
+
+
+def _tensors(case: Case) -> dict[str, Tensor]:
+    old = (
+        {}
+        if torch.equal(case.old_logp_BT, case.behavior_logp_BT)
+        else {"old_logp": case.old_logp_BT}
+    )
+    return {
+        "logp": case.logp_BT,
+        "behavior_logp": case.behavior_logp_BT,
+        **old,
+        "adv": case.adv_B,
+        "mask": case.mask_BT,
+        "group_id": case.group_B,
+    }
+
+
+def _numbers(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_numbers, value))}]"
+    return str(value) if isinstance(value, bool | int) else f"{value:.9g}"
+
+
+def _side_by_side(found: Violation) -> list[str]:
+    rows: list[tuple[str, float, float]] = []
+    if found.expected is not None and found.actual is not None:
+        rows.append(("loss", found.expected, found.actual))
+    if found.expected_BT is not None and found.actual_BT is not None:
+        for i, t in found.case.mask_BT.bool().logical_or(found.actual_BT != 0).nonzero().tolist():
+            wanted, got = found.expected_BT[i, t].item(), found.actual_BT[i, t].item()
+            rows.append((f"dL/dlogp[{i}, {t}]", wanted, got))
+    if not rows:
+        return []
+    shown = (
+        rows
+        if len(rows) <= MOST_ROWS
+        else sorted(rows, key=lambda r: -abs(r[1] - r[2]))[:MOST_ROWS]
+    )
+    table = [f"    {'':<18}{'expected':>14}{'actual':>16}"]
+    for name, wanted, got in shown:
+        flag = "" if math.isclose(wanted, got, rel_tol=1e-6, abs_tol=1e-12) else "  <-"
+        table.append(f"    {name:<18}{wanted:>14.7g}{got:>16.7g}{flag}")
+    return [*table, ""]
+
+
+def as_test(finding: Finding, report: Report) -> str:
+    """Python: a pytest function that fails until the finding is mended."""
+    law, found, loss = finding.invariant, finding.violation, report.loss
+    case = found.case
+    rtol = 1e-6 if case.logp_BT.dtype == torch.float64 else 1e-2
+    name = re.sub(r"\W+", "_", law.name.lower()).strip("_")
+    body = [f'"""{law.id}: {law.statement}"""']
+    weight_BT, expected_BT = loss.weights(case), found.expected_BT
+    if found.rows is not None and "rows" not in loss.expression:  # the test has these rows alone
+        case, weight_BT = case.rows(found.rows), weight_BT[found.rows]
+        expected_BT = None if expected_BT is None else expected_BT[found.rows]
+    parts = _tensors(case)
+    if "old_logp" in loss.expression:
+        parts["old_logp"] = case.old_logp_BT
+    if "weight" in loss.expression:
+        parts["weight"] = weight_BT
+    if "rows" in loss.expression:
+        parts["rows"] = torch.arange(len(case.adv_B)) if found.rows is None else found.rows
+    for part, tensor in parts.items():
+        body.append(
+            f"{part} = {_literal(tensor)}" + (".requires_grad_()" if part == "logp" else "")
+        )
+    body.append(f"loss = {loss.expression}")
+    checks: list[str] = []
+    if expected_BT is not None:
+        checks += [
+            "(grad,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)",
+            f"expected = {_literal(expected_BT)}",
+            f"torch.testing.assert_close(grad, expected, rtol={rtol:g}, atol=1e-12)",
+        ]
+    if found.expected is not None:
+        checks.append(
+            f"assert abs(loss.item() - {found.expected!r}) <= {rtol:g} * {max(1.0, abs(found.expected))!r}"
+        )
+    if not checks:
+        checks = [f"# {found.because}"]
+    names = [n for n in ("nan", "inf") if re.search(rf"\b{n}\b", "\n".join([*body, *checks]))]
+    header = ["import torch", *loss.imports, ""]
+    if names:
+        header.insert(0, f"from math import {', '.join(names)}\n")
+    lines = [*header, "", f"def test_{law.id.lower()}_{name}() -> None:"]
+    return "\n".join([*lines, *(f"    {line}" for line in (*body, *checks))])
+
+
+def _literal(tensor: Tensor) -> str:
+    if tensor.numel() > 64 and bool((tensor == tensor.flatten()[0]).all()):
+        return f"torch.full({tuple(tensor.shape)}, {tensor.flatten()[0].item()!r}, dtype={tensor.dtype})"
+    return f"torch.tensor({tensor.tolist()!r}, dtype={tensor.dtype})"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """One document: the kind, the findings with input and test, what held, what was left out."""
+    traits = report.traits
+    return {
+        "loss": report.loss.name,
+        "ok": report.ok,
+        "kind": {
+            "shape": traits.shape,
+            "level": traits.level,
+            "weights": traits.weights,
+            **{
+                name: value if math.isfinite(value := getattr(traits, name)) else None
+                for name in ("cap", "clip_low", "clip_high", "dual", "scale")
+            },
+            "told": sorted(traits.told),
+        },
+        "findings": [_finding_json(finding, report) for finding in report.findings],
+        "held": [invariant.id for invariant in report.held],
+        "left_out": report.left_out,
+        "examples": report.examples,
+        "seed": report.seed,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _finding_json(finding: Finding, report: Report) -> dict[str, Any]:
+    law, found = finding.invariant, finding.violation
+    return {
+        "id": law.id,
+        "name": law.name,
+        "statement": law.statement,
+        "formula": law.formula,
+        "means": law.means,
+        "because": found.because,
+        "fix": found.fix,
+        "seen_in": law.fault,
+        "input": {name: _plain(t.tolist()) for name, t in _tensors(found.case).items()},
+        "rows": None if found.rows is None else found.rows.tolist(),
+        "loss": {"expected": _plain(found.expected), "actual": _plain(found.actual)},
+        "gradient": {
+            "expected": None if found.expected_BT is None else _plain(found.expected_BT.tolist()),
+            "actual": None if found.actual_BT is None else _plain(found.actual_BT.tolist()),
+        },
+        "test": as_test(finding, report),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become their names."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,253 @@
+"""The loss under test: whatever form its author gave it, `evaluate(case)` is its value and gradient."""
+
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from scalerl.errors import InputError
+from scalerl.invariants.case import Case
+from scalerl.reduction import Aggregation, token_weights
+
+
+class LossRaised(Exception):
+    """The loss raised, or returned what is no loss, on this input."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Value and gradient, dL/dlogp of the whole case, of one call."""
+
+    value: float
+    grad_BT: Tensor
+    detached: bool  # nothing of the value depends on logp
+    dtype: torch.dtype  # of the value
+
+
+@dataclass(frozen=True)
+class LossUnderTest:
+    """A loss in the suite's own terms.
+
+    name: FILE.py:FN, MODULE:FN, or the function's name.
+    call: the scalar to minimise on some rows of a case, with its gradient in `case.logp_BT`.
+    takes_old: it reads `old_logp_BT`, the trainer's log-probs before the batch's first step.
+    aggregation: whose token weights it is given; None: it has a normaliser of its own.
+    shards: called with some rows it is normalised by the whole case, so that calls add up.
+    expression, imports: its call in Python, on tensors named as the adapter's arguments; what reproduces a failure.
+    """
+
+    name: str
+    call: Callable[[Case, Tensor], Any]
+    takes_old: bool = False
+    aggregation: Aggregation | None = None
+    shards: bool = False
+    expression: str = ""
+    imports: tuple[str, ...] = ()
+
+    def weights(self, case: Case) -> Tensor:
+        """Token weights that it is given, [B, T]; zeros where it has a normaliser of its own."""
+        if self.aggregation is None:
+            return torch.zeros_like(case.logp_BT)
+        weight_BT = token_weights(case.mask_BT.bool(), case.group_B, self.aggregation)
+        return weight_BT.to(case.logp_BT.dtype)
+
+    def evaluate(self, case: Case, rows: Tensor | None = None) -> Evaluation:
+        """Value and gradient; the loss gets copies, so that one which writes to its arguments harms nobody else.
+
+        Raises:
+            LossRaised: it raised, or did not return one real number.
+        """
+        leaf_BT = case.logp_BT.clone().requires_grad_()
+        value = self.value(case.copy().but(logp_BT=leaf_BT.clone()), rows)
+        detached = not value.requires_grad
+        grad_BT = torch.zeros_like(leaf_BT) if detached else self._gradient(value, leaf_BT)
+        return Evaluation(value.item(), grad_BT, detached, value.dtype)
+
+    def value(self, case: Case, rows: Tensor | None = None) -> Tensor:
+        """The scalar itself, after checking that it is one."""
+        try:
+            value = self.call(case, torch.arange(len(case.adv_B)) if rows is None else rows)
+        except Exception as error:
+            raise LossRaised(said(self.name, error)) from error
+        if not isinstance(value, Tensor):
+            raise LossRaised(f"{self.name} returned {type(value).__name__}: a tensor is needed")
+        if value.numel() != 1 or not value.is_floating_point():
+            raise LossRaised(
+                f"{self.name} returned a {value.dtype} tensor of shape {list(value.shape)}: "
+                "one real number is needed, or one term per token"
+            )
+        return value.reshape(())
+
+    def _gradient(self, value: Tensor, leaf_BT: Tensor) -> Tensor:
+        try:
+            (grad_BT,) = torch.autograd.grad(
+                value, leaf_BT, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            raise LossRaised(said(f"{self.name}, in its backward pass,", error)) from error
+        return grad_BT
+
+
+def said(name: str, error: Exception) -> str:
+    """What failed where, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{name} raised {type(error).__name__}{place}: {text}"
+
+
+# ---- functions of the adapter's form, and per-token losses ----
+
+NAMES = {
+    "logp_BT": ("logp", "logp_BT"),
+    "behavior_logp_BT": ("behavior_logp", "behavior_logp_BT"),
+    "adv_B": ("adv", "adv_B"),
+    "mask_BT": ("mask", "mask_BT"),
+    "group_B": ("group_id", "group_B"),
+    "old_logp_BT": ("old_logp", "old_logp_BT"),
+    "weight_BT": ("weight", "weight_BT"),
+}
+"""A part of a case -> what its argument may be called; the first is the adapter's own name."""
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """What a function is called with: parts of a case, by name or in order, and fixed keywords."""
+
+    parts: tuple[str, ...]
+    names: tuple[str, ...] | None  # None: in order
+    keywords: Mapping[str, Any]
+
+    def call(self, function: Callable[..., Any], case: Case, weight_BT: Tensor | None) -> Any:
+        values = [weight_BT if part == "weight_BT" else getattr(case, part) for part in self.parts]
+        if self.names is None:
+            return function(*values, **self.keywords)
+        return function(**dict(zip(self.names, values, strict=True)), **self.keywords)
+
+    def expression(self, function: str) -> str:
+        values = [NAMES[part][0] for part in self.parts]
+        if self.names is not None:
+            values = [f"{name}={value}" for name, value in zip(self.names, values, strict=True)]
+        values += [f"{key}={value!r}" for key, value in self.keywords.items()]
+        return f"{function}({', '.join(values)})"
+
+
+def adapt(
+    function: Callable[..., Any],
+    *,
+    aggregation: Aggregation = "prompt_mean",
+    keywords: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> LossUnderTest:
+    """Make a function of the adapter's form, or a per-token loss in the form of `losses.py`, testable.
+
+        loss(logp, behavior_logp, adv, mask, group_id) -> scalar     [B, T], [B, T], [B], [B, T], [B]
+        term(logp, behavior_logp, adv, mask) -> [B, T]               to be summed with the weights of `aggregation`
+
+    Arguments are passed by name if every required one has a name of `NAMES`, else in this order. One called `old_logp`
+    gets the trainer's log-probs before the batch's first step; one called `weight` the token weights of the whole
+    batch, and then calls on shards must add up.
+
+    Args:
+        aggregation: of the weights, for a per-token loss or one that takes `weight`.
+        keywords: further arguments, for instance `{"eps_max": 5.0}`.
+        name: how reports call it.
+
+    Raises:
+        InputError: arguments that cannot be told apart, or a function that fails on a plain batch.
+    """
+    name = name or str(getattr(function, "__name__", repr(function)))
+    arguments = _arguments(function, keywords or {}, name)
+    takes_weight = "weight_BT" in arguments.parts
+
+    def weights(case: Case) -> Tensor:
+        return token_weights(case.mask_BT.bool(), case.group_B, aggregation).to(case.logp_BT.dtype)
+
+    def scalar(case: Case, rows: Tensor) -> Any:
+        return arguments.call(
+            function, case.rows(rows), weights(case)[rows] if takes_weight else None
+        )
+
+    def weighted(case: Case, rows: Tensor) -> Any:
+        term_BT = scalar(case, rows)
+        if not isinstance(term_BT, Tensor) or term_BT.shape != case.mask_BT[rows].shape:
+            what = list(term_BT.shape) if isinstance(term_BT, Tensor) else type(term_BT).__name__
+            wanted = list(case.mask_BT[rows].shape)
+            raise TypeError(f"returned {what} where one term per token, {wanted}, is needed")
+        return (weights(case)[rows] * term_BT).sum()
+
+    per_token = _is_per_token(scalar, name)
+    shares = takes_weight or per_token
+    call = arguments.expression(getattr(function, "__name__", "loss"))
+    subject = LossUnderTest(
+        name=name,
+        call=weighted if per_token else scalar,
+        takes_old="old_logp_BT" in arguments.parts,
+        aggregation=aggregation if shares else None,
+        shards=shares,
+        expression=f"(weight * {call}).sum()" if per_token else call,
+    )
+    try:
+        subject.evaluate(plain_case())
+    except LossRaised as error:
+        raise InputError(
+            f"{error} (on the plainest batch, [B, T] = {list(plain_case().shape)})"
+        ) from error
+    return subject
+
+
+def mean_of(aggregation: str | None) -> Aggregation:
+    """Weights for a per-token loss: those named, or of the prompts if what is named is not ours to give."""
+    return next((how for how in get_args(Aggregation) if how == aggregation), "prompt_mean")
+
+
+def _is_per_token(scalar: Callable[[Case, Tensor], Any], name: str) -> bool:
+    """Whether it returns one term per token, from the plainest batch there is: what fails there fits no adapter."""
+    plain = plain_case()
+    try:
+        result = scalar(plain, torch.arange(len(plain.adv_B)))
+    except Exception as error:
+        what = f"[B, T] = {list(plain.shape)}, advantages [B]"
+        raise InputError(f"{said(name, error)} (on the plainest batch, {what})") from error
+    return isinstance(result, Tensor) and result.shape == plain.shape
+
+
+def _arguments(function: Callable[..., Any], keywords: Mapping[str, Any], name: str) -> _Arguments:
+    part_of = {alias: part for part, aliases in NAMES.items() for alias in aliases}
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the arguments of {name} cannot be seen: wrap it in a def") from error
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names = [p.name for p in parameters]
+    for key in keywords:
+        if key not in names and not open_ended:
+            raise InputError(f"{name} takes no {key!r}; it takes {', '.join(names)}")
+    required = [p for p in parameters if p.default is p.empty and p.name not in keywords]
+    known = [p.name for p in parameters if p.name in part_of and p.name not in keywords]
+    if required and all(p.name in known and p.kind is not p.POSITIONAL_ONLY for p in required):
+        return _Arguments(tuple(part_of[n] for n in known), tuple(known), keywords)
+    in_order = ("logp_BT", "behavior_logp_BT", "adv_B", "mask_BT", "group_B")
+    if len(required) in (4, 5) and not any(p.kind is p.KEYWORD_ONLY for p in required):
+        return _Arguments(in_order[: len(required)], None, keywords)
+    raise InputError(
+        f"{name} requires ({', '.join(p.name for p in required)}): expected "
+        "(logp, behavior_logp, adv, mask[, group_id]), also old_logp and weight by those names, "
+        "and anything else given as KEY=VALUE"
+    )
+
+
+def plain_case() -> Case:
+    """Two prompts of two completions, in order, without padding, on-policy but for one token."""
+    return Case.of(
+        [[-0.5, -1.25], [-1.0, -0.75], [-2.0, -0.25], [-1.5, -0.5]],
+        [[0.125, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]],
+        adv=[1.0, -1.0, 0.5, -0.5],
+        group=[0, 0, 1, 1],
+    )
