@@ -1,6 +1,8 @@
 # make learn   train the tiny policy with the whole ScaleRL recipe and show its scaling curve
 # make test    lint, type-check and test everything
 # make setup   only install, into .venv
+# make invariants  every invariant of our own code, with ten times the examples (about ten minutes)
+# make mutants faulty versions of our code: does an invariant notice each? (about half an hour)
 # make curve   the default run on seeds 0 to 7, scored (about five minutes on two cores)
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup curve bench clean another-torch
+.PHONY: learn test setup invariants mutants curve bench clean another-torch
 
 learn: $(VENV)/ready
 	@$(BIN)/scalerl
@@ -22,6 +24,12 @@ test: $(VENV)/ready-test
 	$(BIN)/pytest --cov --cov-fail-under=95
 
 setup: $(VENV)/ready-test
+
+invariants: $(VENV)/ready-test
+	$(BIN)/pytest tests/invariants --hypothesis-profile=thorough
+
+mutants: $(VENV)/ready-test
+	$(BIN)/python tests/mutants/run.py --write
 
 curve: $(VENV)/ready
 	$(BIN)/python tests/benchmarks/curve.py

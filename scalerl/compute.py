@@ -4,6 +4,7 @@ C, the x of every scaling curve, counts all GPUs of generators and trainers from
 or idle. Evaluation has a role of its own and is outside C.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,23 +44,22 @@ class Ledger:
         """Book a phase.
 
         Raises:
-            LedgerError: it ends before it starts, names GPUs that are not there, or overlaps an earlier one.
+            LedgerError: it ends before it starts, is not finite, names GPUs that are not there, or overlaps
         """
-        if (
-            phase.end < phase.start
-            or phase.index < 0
-            or phase.index + phase.gpus > self.gpus[phase.role]
+        if not (
+            0.0 <= phase.start <= phase.end < math.inf
+            and 0 <= phase.index < phase.index + phase.gpus <= self.gpus[phase.role]
         ):
             raise LedgerError(
                 f"impossible phase {phase}: the run has {self.gpus[phase.role]} {phase.role} GPUs"
             )
-        for index in range(phase.index, phase.index + phase.gpus):
-            key = f"{phase.role}:{index}"
+        keys = [f"{phase.role}:{index}" for index in range(phase.index, phase.index + phase.gpus)]
+        for key in keys:  # all of them before any is booked: what is refused leaves no trace
             if phase.start < self.until.get(key, 0.0) - TOLERANCE_S:
                 raise LedgerError(
                     f"{key} is booked twice: {phase.what!r} starts at {phase.start} s, busy until {self.until[key]} s"
                 )
-            self.until[key] = phase.end
+        self.until.update(dict.fromkeys(keys, phase.end))
         by_phase = self.busy_s.setdefault(phase.role, {})
         by_phase[phase.what] = (
             by_phase.get(phase.what, 0.0) + (phase.end - phase.start) * phase.gpus

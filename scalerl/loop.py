@@ -238,7 +238,9 @@ class Loop:
     def _check_lag(self, groups: Sequence[Group]) -> None:
         """The backstop: the rule bounds every lag by construction, and this says so if it ever fails."""
         lag = self.state.version - min(group.oldest_version for group in groups)
-        if not 0 <= lag <= self.rule.max_lag:
+        least = self.state.version - max(group.newest_version for group in groups)
+        if not 0 <= least <= lag <= self.rule.max_lag:
+            lag = lag if least >= 0 else least
             raise StalenessViolation(
                 f"update {self.state.updates} took a token of lag {lag}; "
                 f"the recipe allows 0 to {self.rule.max_lag}"

@@ -55,6 +55,10 @@ class Group:
         return min(min(completion.version) for completion in self.completions)
 
     @property
+    def newest_version(self) -> int:
+        return max(max(completion.version) for completion in self.completions)
+
+    @property
     def tokens(self) -> int:
         """Generated tokens of all completions."""
         return sum(completion.length_tokens for completion in self.completions)

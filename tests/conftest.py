@@ -2,13 +2,17 @@
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from scalerl.update import DTYPES
 
-# The same examples on every machine; `make invariants` runs ten times as many.
+# The same examples on every machine; `make invariants` runs ten times as many, and a mutant's
+# counterexample need not be small.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=40)
 settings.register_profile("thorough", settings.get_profile("fixed"), max_examples=400)
+settings.register_profile(
+    "mutants", settings.get_profile("fixed"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("fixed")
 
 

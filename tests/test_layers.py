@@ -21,12 +21,13 @@ ONLY = {
     "textual": {"tui"},
     "typer": {"tui"},
     "rich": {"tui"},
+    "hypothesis": {"scalerl"},  # and there only in `invariants`, below
 }
 # The one place that opens a world, and what names its parts for a person (`pretrain`, `doctor`).
 KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/pretraining.py", "tui/doctor.py"}
 CORE_WITHOUT_TORCH = """
     recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
-    metrics errors user_code
+    metrics errors user_code pytest_plugin
 """.split()  # noqa: SIM905
 TORCH_FREE = [
     *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),
@@ -59,6 +60,23 @@ def test_imports_go_down_only(path: Path) -> None:
         if top in BELOW and top != package:
             assert top in BELOW[package], f"{package} must not import {top}"
         assert package in ONLY.get(top, {package}), f"{package} must not import {top}"
+
+
+def test_a_run_needs_no_test_library() -> None:
+    """Hypothesis is of the extra `check`: only the invariants import it, and nothing imports those at its top."""
+    for path in modules():
+        inside = path.relative_to(ROOT).parts[:2] == ("scalerl", "invariants")
+        tops = {name for node in ast.parse(path.read_text()).body for name in _imported(node)}
+        for name in tops if not inside else ():
+            assert not name.startswith(("hypothesis", "scalerl.invariants")), (
+                f"{path} imports {name}"
+            )
+
+
+def _imported(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    return {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
 
 
 def test_only_one_place_opens_a_world() -> None:

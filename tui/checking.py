@@ -34,10 +34,6 @@ def check_function(name: str, asked: Asked, *, as_json: bool) -> bool:
     Raises:
         InputError: no such function, arguments that fit no adapter, a loss that fails on a plain batch.
     """
-    try:
-        import hypothesis  # noqa: F401
-    except ImportError:
-        raise InputError("`scalerl check` needs Hypothesis: pip install -e '.[check]'") from None
     import torch
 
     from scalerl.invariants import check_loss

@@ -9,6 +9,13 @@
 Needs Hypothesis (the extra `check`).
 """
 
+from importlib.util import find_spec
+
+from scalerl.errors import InputError
+
+if find_spec("hypothesis") is None:
+    raise InputError("the invariants need Hypothesis: pip install -e '.[check]' in the checkout")
+
 from scalerl.invariants import strategies
 from scalerl.invariants.case import Case
 from scalerl.invariants.catalogue import Invariant, Violation

@@ -22,6 +22,8 @@ class Violation:
     expected, actual: values, likewise.
     because: where the expectation comes from, or what happened instead, in one sentence.
     fix: what to change, where that is plain from the failure.
+    assertions: Python that fails on it, after the call, where neither gradient nor value is what is wrong; `{call}` is
+        another call.
     """
 
     case: Case
@@ -32,6 +34,7 @@ class Violation:
     actual: float | None = None
     rows: Tensor | None = None
     fix: str = ""
+    assertions: tuple[str, ...] = ()
 
 
 Check = Callable[[LossUnderTest, Traits, Any], Violation | None]

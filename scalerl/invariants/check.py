@@ -213,7 +213,8 @@ class Search:
             return self.invariant.check(self.loss, self.traits, drawn)
         except LossRaised as error:
             case = drawn[0] if isinstance(drawn, tuple) else drawn
-            return Violation(case if isinstance(case, Case) else plain_case(), str(error))
+            case = case if isinstance(case, Case) else plain_case()
+            return Violation(case, str(error), assertions=("assert loss.isfinite().all()",))
 
 
 def _size(case: Case) -> tuple[int, int, int]:

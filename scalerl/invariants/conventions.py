@@ -207,6 +207,7 @@ def _subject(
         call=call,
         takes_old=takes_old,
         shards=shards,
+        adapter=adapter,
         expression=f"{adapter}.value(Case(logp, behavior_logp, old_logp, adv, mask, group_id), rows)",
         imports=(
             "from scalerl.invariants import Case",

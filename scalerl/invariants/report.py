@@ -183,21 +183,23 @@ def as_test(finding: Finding, report: Report) -> str:
             f"{part} = {_literal(tensor)}" + (".requires_grad_()" if part == "logp" else "")
         )
     body.append(f"loss = {loss.expression}")
-    checks: list[str] = []
-    if expected_BT is not None:
+    imports = ["import torch", *loss.imports]
+    checks = [line.format(call=loss.expression) for line in found.assertions]
+    if expected_BT is not None and not checks:
         checks += [
             "(grad,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)",
             f"expected = {_literal(expected_BT)}",
             f"torch.testing.assert_close(grad, expected, rtol={rtol:g}, atol=1e-12)",
         ]
-    if found.expected is not None:
-        checks.append(
-            f"assert abs(loss.item() - {found.expected!r}) <= {rtol:g} * {max(1.0, abs(found.expected))!r}"
-        )
-    if not checks:
-        checks = [f"# {found.because}"]
+    if found.expected is not None and not found.assertions:
+        scale = max(1.0, abs(found.expected))
+        checks.append(f"assert abs(loss.item() - {found.expected!r}) <= {rtol * scale:g}")
+    if not checks:  # what was seen is no matter of one call
+        imports = ["from scalerl.invariants import adapt, check_loss", *loss.imports]
+        body = [body[0], f"report = check_loss({loss.adapter})"]
+        checks = [f"assert {law.id!r} not in [finding.invariant.id for finding in report.findings]"]
     names = [n for n in ("nan", "inf") if re.search(rf"\b{n}\b", "\n".join([*body, *checks]))]
-    header = ["import torch", *loss.imports, ""]
+    header = [*imports, ""]
     if names:
         header.insert(0, f"from math import {', '.join(names)}\n")
     lines = [*header, "", f"def test_{law.id.lower()}_{name}() -> None:"]

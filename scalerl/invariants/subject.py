@@ -38,7 +38,8 @@ class LossUnderTest:
     takes_old: it reads `old_logp_BT`, the trainer's log-probs before the batch's first step.
     aggregation: whose token weights it is given; None: it has a normaliser of its own.
     shards: called with some rows it is normalised by the whole case, so that calls add up.
-    expression, imports: its call in Python, on tensors named as the adapter's arguments; what reproduces a failure.
+    expression: its call in Python, on tensors named as the adapter's arguments; what reproduces a failure.
+    adapter, imports: the Python that makes this object, and what both need.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LossUnderTest:
     aggregation: Aggregation | None = None
     shards: bool = False
     expression: str = ""
+    adapter: str = ""
     imports: tuple[str, ...] = ()
 
     def weights(self, case: Case) -> Tensor:
@@ -183,7 +185,8 @@ def adapt(
 
     per_token = _is_per_token(scalar, name)
     shares = takes_weight or per_token
-    call = arguments.expression(getattr(function, "__name__", "loss"))
+    own_name = str(getattr(function, "__name__", "loss"))
+    call = arguments.expression(own_name)
     subject = LossUnderTest(
         name=name,
         call=weighted if per_token else scalar,
@@ -191,6 +194,7 @@ def adapt(
         aggregation=aggregation if shares else None,
         shards=shares,
         expression=f"(weight * {call}).sum()" if per_token else call,
+        adapter=f"adapt({own_name}, aggregation={aggregation!r}, keywords={dict(keywords or {})!r})",
     )
     try:
         subject.evaluate(plain_case())

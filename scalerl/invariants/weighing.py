@@ -94,7 +94,6 @@ def shards_add_up(
     """E07: with the weights of the whole batch, a shard's gradient is that of its rows."""
     case, shards = drawn
     whole = loss.evaluate(case)
-    total = 0.0
     for shard in filter(None, shards):
         rows = torch.tensor(shard)
         expected_BT = torch.zeros_like(whole.grad_BT)
@@ -110,10 +109,7 @@ def shards_add_up(
         )
         if wrong is not None:
             return wrong
-        total += loss.evaluate(case, rows).value
-    if abs(total - whole.value) <= 10 * traits.rtol * max(1.0, abs(whole.value)):
-        return None
-    return Violation(case, f"the shards {shards} add up to it", expected=whole.value, actual=total)
+    return None
 
 
 def _sharded() -> st.SearchStrategy[tuple[Case, list[list[int]]]]:

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from scalerl.fit import FitError, Floats, Grid, SigmoidFit, fit_curve, fit_sigmoid, sigmoid
@@ -96,6 +96,7 @@ def test_slope_and_share_belong_to_the_curve(law: Law, q: float) -> None:
     "",
 )
 @given(laws(B_low=0.3), st.lists(st.floats(0.0, 1e300), max_size=20))
+@example({"R0": 0.2, "A": 0.9, "B": 1.5, "C_mid": 1e3}, [])  # 0.2 + (0.9 - 0.2) is not 0.9
 def test_monotone_bounded_and_exact_at_both_ends(law: Law, some: list[float]) -> None:
     near = [law["C_mid"] * factor for factor in (0.5, 1.0, 1.0 + 1e-15, 2.0, 1e4)]
     with warnings.catch_warnings():
@@ -335,9 +336,9 @@ def test_no_cell_of_a_plain_grid_is_better(
     run: tuple[Law, Floats, Floats], free: bool, weighted: bool
 ) -> None:
     law, C_N, R_N = run
-    m_N = 4.0 * np.arange(1, len(C_N) + 1)
+    m_N = 2.0 * np.arange(1, len(C_N) + 1)
     fit = fit_sigmoid(
-        C_N, R_N, R0=given_R0(law, free), **({"n": m_N / 4, "k": 4} if weighted else {})
+        C_N, R_N, R0=given_R0(law, free), **({"n": m_N / 2, "k": 2} if weighted else {})
     )
     p_N = (R_N * m_N + 1) / (m_N + 2)  # binomial variance p (1 - p) / m, with p kept off 0 and 1
     w_N = m_N / (p_N * (1 - p_N)) if weighted else np.ones(len(C_N))
@@ -347,6 +348,16 @@ def test_no_cell_of_a_plain_grid_is_better(
     for R0 in np.linspace(0.0, 0.5, 6) if free else [law["R0"]]:
         for A in np.linspace(R0 + 0.02, 1.0, 25):
             best = min(best, ((R0 + (A - R0) * share_JKN - R_N) ** 2 @ w_N).min())
+    for name, low, high in (  # and close by: every parameter a thousandth up and down
+        ("R0", 0.0 if free else law["R0"], 1.0 if free else law["R0"]),
+        ("A", 0.0, 1.0),
+        ("B", 0.2, 10.0),
+        ("C_mid", C_N[0] / 4, 2 * C_N[-1]),
+    ):
+        for factor in (0.999, 1.001):
+            theta = {key: getattr(fit, key) for key in law}
+            theta[name] = min(max(factor * theta[name], low), high)
+            best = min(best, (formula(C_N, **theta) - R_N) ** 2 @ w_N)
     assert (fit.predict(C_N) - R_N) ** 2 @ w_N <= best * (1 + 1e-9)
 
 
@@ -404,6 +415,17 @@ def test_a_knee_that_was_not_seen_is_flagged(law: Law, early: float, n: int, fre
     fit = fit_sigmoid(C_N, formula(C_N, **law), R0=given_R0(law, free))
     assert fit.at_edge
     assert fit.A <= 1.0 and fit.C_mid <= 2 * C_N[-1] * (1 + 1e-9)
+
+
+@pytest.mark.invariant("L12")
+@given(laws(), st.floats(1.05, 1.5), st.integers(6, 30), st.booleans())
+def test_a_ceiling_that_lies_above_one_is_flagged(law: Law, A: float, n: int, free: bool) -> None:
+    """A = 1 is the end of the search: a curve that heads beyond it says so, and is held there."""
+    beyond = {**law, "A": A}
+    reach = ((0.99 - law["R0"]) / (A - 0.99)) ** (1 / law["B"])  # there R is 0.99
+    C_N = law["C_mid"] * reach * np.geomspace(0.1, 1.0, n)
+    fit = fit_sigmoid(C_N, formula(C_N, **beyond), R0=given_R0(law, free))
+    assert fit.A <= 1.0 and (fit.at_edge or fit.A < 0.999)
 
 
 @pytest.mark.invariant(

@@ -198,9 +198,6 @@ def test_overlap_is_refused(clash: tuple[Ledger, Phase]) -> None:
     "add(phase) raises => ledger after = ledger before",
     "",
 )
-@pytest.mark.xfail(
-    strict=True, reason="GPUs before the busy one are marked busy by the refused phase"
-)
 @given(clashes())
 def test_a_refused_phase_leaves_no_trace(clash: tuple[Ledger, Phase]) -> None:
     ledger, phase = clash
@@ -219,7 +216,6 @@ def test_a_refused_phase_leaves_no_trace(clash: tuple[Ledger, Phase]) -> None:
 
 
 @pytest.mark.invariant("N06")
-@pytest.mark.xfail(strict=True, reason="booked, or refused by a KeyError")
 @pytest.mark.parametrize(
     "change",
     [

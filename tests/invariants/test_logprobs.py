@@ -184,10 +184,12 @@ def test_temperature_divides_logits(seed: int, n: int, tau: float, chunk: int) -
     expected = [by_definition(z_V, t) for z_V, t in zip(z_NV, token_N.tolist(), strict=True)]
     assert logp_N.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-13)
     torch.testing.assert_close(logits(hidden_ND, head_VD, f64, tau), z_NV, rtol=1e-12, atol=1e-13)
-    # adding one vector to every row of the head adds a constant to each position's logits
-    again = sampled_logprobs(hidden_ND, head_VD + normal(seed + 2, 4), token_N, **options)
-    torch.testing.assert_close(again[0], logp_N, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(again[1], entropy_N, rtol=1e-11, atol=1e-11)
+    # adding one vector to every row of the head adds a constant to each position's logits, here
+    # thousands: e^z alone would overflow
+    shift_D = 1e3 * normal(seed + 2, 4)
+    again = sampled_logprobs(hidden_ND, head_VD + shift_D, token_N, **options)
+    torch.testing.assert_close(again[0], logp_N, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(again[1], entropy_N, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.invariant("D13")

@@ -1,4 +1,4 @@
-"""Our losses under every law that applies to them, with each aggregation; a test for each, so that a fault has a name."""
+"""Our losses under every law that applies to them, with each aggregation: a test each, so that a fault has a name."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -35,7 +35,7 @@ def meant(kind: str, aggregation: Aggregation) -> Traits:
         half=True,
         any_mask=True,
         told=frozenset({"kind", *bounds}),
-        **bounds,
+        **bounds,  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -53,7 +53,7 @@ def laws() -> Iterator[Any]:
 @pytest.mark.parametrize(("kind", "aggregation", "law"), [*laws()])
 def test_our_losses_keep_the_law(kind: str, aggregation: Aggregation, law: Invariant) -> None:
     loss = adapt(LOSSES[kind], aggregation=aggregation, keywords=KEYWORDS[kind], name=kind)
-    examples = max(1, settings.default.max_examples // 3)  # of three aggregations
+    examples = max(1, settings().max_examples // 3)  # of three aggregations
     search = Search(loss, meant(kind, aggregation), law, examples, seed=0)
     assert search.run(shrink=False) is None, search.best
 

@@ -30,7 +30,7 @@ class Rows:
 def collect() -> Rows:
     """From the markers of all invariant tests, without running them."""
     rows = Rows()
-    quiet = ["-q", "--collect-only", "-p", "no:cacheprovider", "-p", "no:terminal"]
+    quiet = ["-q", "--collect-only", "-p", "no:cacheprovider"]
     pytest.main([*quiet, str(ROOT / "tests/invariants")], plugins=[rows])
     return rows
 

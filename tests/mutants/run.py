@@ -9,7 +9,6 @@ the copy. A mutant that no test notices is printed by name, and the exit status 
 
 import argparse
 import contextlib
-import importlib
 import multiprocessing
 import os
 import shutil
@@ -127,16 +126,23 @@ def _run_pytest(folder: Path, tests: tuple[str, ...], recorder: Recorder) -> Non
 
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True
-    loaded = importlib.import_module("scalerl").__file__
-    assert loaded is not None and Path(loaded).is_relative_to(folder), loaded
     os.chdir(ROOT)
-    quiet = ["-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "-p", "no:terminal"]
+    quiet = [
+        "-q",
+        "--tb=no",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile=mutants",
+    ]
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
     ):
         pytest.main([*quiet, *tests], plugins=[recorder])
+    tested = sys.modules["scalerl"].__file__ or ""
+    assert Path(tested).is_relative_to(folder), f"{tested} was tested, not the copy in {folder}"
 
 
 def main() -> int:
@@ -148,8 +154,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     chosen = [m for m in mutants() if options.only in m.name or options.only in m.file]
-    import hypothesis  # noqa: F401  (once, for all forks; never scalerl itself)
-    import torch
+    import torch  # once, for all forks
 
     torch.set_num_threads(1)
     fork = multiprocessing.get_context("fork")

@@ -1,0 +1,193 @@
+"""`check_loss`: correct losses of every style pass; faulty ones fail with the right law first and a test to show it."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import bad_losses
+import good_losses
+import pytest
+import torch
+from bad_losses import BAD
+
+from scalerl.errors import InputError
+from scalerl.invariants import CATALOGUE, Case, adapt, check_loss
+from scalerl.invariants.check import NO_TIME, Report
+from scalerl.invariants.conventions import CONVENTIONS
+from scalerl.invariants.report import as_json, as_test, as_text
+
+GOOD = """
+    dr_grpo dual_clip_packed tis_chunked gspo_token gspo_loop cispo_by_prompt reinforce_dot icepop icepop_leaving
+    decoupled_tis weighted
+""".split()  # noqa: SIM905
+MEANT: dict[str, tuple[str, str]] = {
+    "dr_grpo": ("dr-grpo", "constant"),
+    "dual_clip_packed": ("dual-clip", "token_mean"),
+    "tis_chunked": ("tis", "token_mean"),
+    "gspo_token": ("gspo-token", "sample_mean"),
+    "gspo_loop": ("gspo", "sample_mean"),
+    "cispo_by_prompt": ("cispo", "prompt_mean"),
+    "reinforce_dot": ("reinforce", "sum"),
+    "icepop": ("icepop", "token_mean"),
+    "icepop_leaving": ("icepop", "token_mean"),
+    "decoupled_tis": ("dapo", "token_mean"),
+    "weighted": ("grpo", "prompt_mean"),
+}
+
+
+def reproduces(report: Report, loss: Any) -> bool:
+    """Whether the test that the report offers fails, run as it stands."""
+    source = as_test(report.findings[0], report)
+    namespace: dict[str, Any] = {loss.__name__: loss}
+    exec(compile(source, "reproduction", "exec"), namespace)
+    [test] = [value for name, value in namespace.items() if name.startswith("test_")]
+    try:
+        test()
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_correct_loss_passes_measured_and_told(name: str) -> None:
+    loss = getattr(good_losses, name)
+    measured = check_loss(loss, examples=12)
+    assert measured.ok, as_text(measured)
+    kind, weights = MEANT[name]
+    assert measured.traits.weights == weights
+    told = check_loss(loss, kind=kind, aggregation=weights, examples=12, seed=1)
+    assert told.ok, as_text(told)
+    assert told.traits.shape == measured.traits.shape
+
+
+@pytest.mark.parametrize("convention", ["verl", "trl", "prime-rl"])
+def test_conventions_of_other_frameworks(convention: str) -> None:
+    loss = getattr(good_losses, f"{convention.replace('-', '_')}_style")
+    report = check_loss(CONVENTIONS[convention](loss), examples=12)
+    assert report.ok, as_text(report)
+    assert report.traits.weights == "token_mean"
+    assert {"E07", "E08"} <= {
+        law.id for law in report.held
+    }  # they divide by counts of the whole batch
+
+
+@pytest.mark.parametrize("loss", BAD, ids=lambda loss: loss.__name__)
+def test_a_faulty_loss_is_blamed_for_its_fault(loss: Any) -> None:
+    law, told = BAD[loss]
+    started = time.process_time()
+    report = check_loss(loss, first=True, **told)
+    assert time.process_time() - started < 10.0
+    assert [finding.invariant.id for finding in report.findings] == [law], as_text(report)
+    assert reproduces(report, loss)
+    assert law in as_text(report) and as_json(report)["findings"][0]["id"] == law
+
+
+def test_faults_are_of_every_class_of_the_catalogue() -> None:
+    blamed = {law for law, _ in BAD.values()}
+    assert len(BAD) >= 20 and {law[0] for law in blamed} == set("ACDEGH")
+    # What any fault of these breaks is blamed on a law before them.
+    assert {law.id for law in CATALOGUE} - blamed == {
+        "C03",
+        "H05",
+        "A17",
+        "A11",
+        "A01",
+        "A16",
+        "A19",
+    }
+
+
+def cispo(logp, behavior_logp, adv, mask, cap=5.0):
+    ratio = torch.where(mask, logp - behavior_logp, 0.0).detach().exp()
+    return torch.where(
+        mask, -ratio.clamp(max=cap) * adv[:, None] * torch.where(mask, logp, 0.0), 0.0
+    )
+
+
+def test_a_loss_is_held_to_what_its_author_says() -> None:
+    assert check_loss(cispo, kind="cispo", bounds={"cap": 5.0}, examples=5).ok
+    assert check_loss(cispo, keywords={"cap": 2.0}, examples=5).traits.cap == pytest.approx(2.0)
+    wrong_cap = check_loss(cispo, kind="cispo", bounds={"cap": 4.0}, first=True)
+    assert wrong_cap.findings[0].invariant.id == "A15"
+    wrong_kind = check_loss(cispo, kind="reinforce", first=True)
+    assert wrong_kind.findings[0].invariant.id == "A21"
+    skipped = check_loss(
+        cispo, kind="cispo", bounds={"cap": 4.0}, skip=["A15", "A01", "H01"], examples=5
+    )
+    assert skipped.ok and skipped.left_out["A15"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "said"),
+    [
+        (lambda a, b: a.sum(), {}, r"requires \(a, b\): expected \(logp, behavior_logp, adv, mask"),
+        (lambda logp, behavior_logp, adv, mask: None, {}, "returned NoneType: a tensor is needed"),
+        (lambda logp, behavior_logp, adv, mask: mask.sum(), {}, "int64 tensor of shape"),
+        (lambda logp, behavior_logp, adv, mask: logp[0], {}, "one real number is needed, or one term per token"),
+        (lambda logp, behavior_logp, adv, mask: 1 / 0, {}, r"raised ZeroDivisionError at test_check.py:\d+"),
+        (cispo, {"keywords": {"eps": 1}}, "takes no 'eps'; it takes logp, behavior_logp, adv, mask, cap"),
+        (cispo, {"kind": "ppo2"}, "'ppo2' is none of reinforce, cispo"),
+        (cispo, {"skip": ["Z99"]}, "no invariant has the id 'Z99'"),
+        (good_losses.dr_grpo, {"aggregation": "mean"}, "'mean' is none of prompt_mean"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_checked_is_said_in_a_sentence(
+    loss: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        check_loss(loss, **options)
+
+
+@pytest.mark.parametrize("convention", ["verl", "trl", "prime-rl"])
+def test_a_convention_says_what_does_not_fit(convention: str) -> None:
+    with pytest.raises(InputError, match=r"takes no|raised"):
+        CONVENTIONS[convention](cispo)
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    first, second = (
+        as_json(check_loss(bad_losses.masked_after_exp, seed=3, first=True)) for _ in range(2)
+    )
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+
+
+def test_time_that_ran_out_is_said() -> None:
+    report = check_loss(cispo, budget_s=0.0)
+    assert not report.held and report.ok
+    assert set(report.left_out.values()) >= {NO_TIME}
+    assert NO_TIME in as_text(report)
+
+
+def test_weights_and_old_log_probs_come_by_name() -> None:
+    taken: dict[str, Any] = {}
+
+    def loss(logp, behavior_logp, mask, adv, weight, old_logp, scale=2.0):
+        taken.update(weight=weight, old_logp=old_logp, scale=scale)
+        return (weight * logp * adv[:, None]).sum()
+
+    subject = adapt(loss, aggregation="token_mean", keywords={"scale": 3.0})
+    case = Case.of([[-1.0, -1.0]], adv=-2.0)
+    assert subject.evaluate(case).value == pytest.approx(2.0)  # 2 tokens of 1/2 * -1 * -2
+    assert taken["weight"].tolist() == [[0.5, 0.5]] and taken["scale"] == 3.0
+    assert taken["old_logp"].tolist() == [[-1.0, -1.0]]
+    assert subject.takes_old and subject.shards
+
+
+def test_positional_losses_and_objects_with_a_call() -> None:
+    class Loss:
+        def __call__(self, a, b, c, d, e):
+            return -(torch.where(d, a, 0.0) * c[:, None]).sum() / d.sum().clamp(min=1)
+
+    assert check_loss(Loss(), examples=5).ok
+
+
+def test_prime_rl_may_return_the_bare_loss() -> None:
+    def loss(inputs):
+        keep = inputs.loss_mask.bool()
+        return -(inputs.trainer_logprobs[keep] * inputs.advantages[keep]).sum()
+
+    assert CONVENTIONS["prime-rl"](loss).evaluate(Case.of([[-1.0, -3.0]])).value == pytest.approx(
+        2.0
+    )
+    boxed = CONVENTIONS["prime-rl"](lambda inputs: SimpleNamespace(loss=loss(inputs)))
+    assert boxed.evaluate(Case.of([[-1.0, -3.0]])).value == pytest.approx(2.0)
