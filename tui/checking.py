@@ -1,7 +1,9 @@
 """`scalerl check`: the invariants of policy losses, held against a function of the user's own."""
 
 import ast
+import contextlib
 import json
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,20 @@ def check_function(name: str, asked: Asked, *, as_json: bool) -> bool:
     """
     import torch
 
-    from scalerl.invariants import check_loss
     from scalerl.invariants.report import as_json as document
     from scalerl.invariants.report import as_text
 
     torch.set_num_threads(1)
-    report = check_loss(
+    with contextlib.redirect_stdout(sys.stderr):  # what the loss prints is not the report
+        report = _checked(name, asked)
+    print(json.dumps(document(report), indent=2, allow_nan=False) if as_json else as_text(report))
+    return report.ok
+
+
+def _checked(name: str, asked: Asked) -> Any:
+    from scalerl.invariants import check_loss
+
+    return check_loss(
         subject(name, asked),
         kind=asked.kind,
         aggregation=asked.aggregation,
@@ -54,8 +64,6 @@ def check_function(name: str, asked: Asked, *, as_json: bool) -> bool:
         any_mask=asked.any_mask,
         first=asked.first,
     )
-    print(json.dumps(document(report), indent=2, allow_nan=False) if as_json else as_text(report))
-    return report.ok
 
 
 def subject(name: str, asked: Asked) -> Any:
@@ -72,9 +80,21 @@ def subject(name: str, asked: Asked) -> Any:
         found = CONVENTIONS[asked.convention](function, keywords=keywords, name=name)
     else:
         raise InputError(f"--convention {asked.convention!r} is none of {', '.join(CONVENTIONS)}")
+    return replace(found, imports=(*found.imports, *_imports(name)))
+
+
+def _imports(name: str) -> list[str]:
+    """How a test beside the file gets the function, as `loss_fn`."""
     place, _, attribute = name.rpartition(":")
-    module = Path(place).stem if place.endswith(".py") else place
-    return replace(found, imports=(*found.imports, f"from {module} import {attribute}"))
+    path = Path(place)
+    module = path.stem if place.endswith(".py") else place
+    if path.parent == Path() and all(part.isidentifier() for part in module.split(".")):
+        return [f"from {module} import {attribute} as loss_fn"]
+    return [
+        "from scalerl.user_code import load_function",
+        "",
+        f"loss_fn = load_function({name!r}, allow_code=True)",
+    ]
 
 
 def _keyword(text: str) -> tuple[str, Any]:

@@ -1,13 +1,49 @@
 """One call and another: arguments, repetition, the order and the names of rows."""
 
+import math
+
 import torch
 from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Invariant, Violation, compare
+from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare
 from scalerl.invariants.strategies import cases
-from scalerl.invariants.subject import NAMES, LossUnderTest
+from scalerl.invariants.subject import NAMES, LossRaised, LossUnderTest
 from scalerl.invariants.traits import Traits
+
+
+def any_batch(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+    """D07; a loss that fails because of the ids alone is D02's."""
+    try:
+        found = loss.evaluate(case)
+    except LossRaised as error:
+        if _runs(loss, _renamed(case)):
+            return None
+        return Violation(case, str(error), assertions=("assert loss.isfinite()",))
+    if math.isfinite(found.value) and bool(found.grad_BT.isfinite().all()):
+        return None
+    return Violation(
+        case,
+        "log-probs, ratios and advantages are ordinary numbers, and so are the loss and its gradient",
+        torch.zeros_like(found.grad_BT),
+        found.grad_BT,
+        0.0,
+        found.value,
+        assertions=("assert loss.isfinite()",),
+    )
+
+
+def _runs(loss: LossUnderTest, case: Case) -> bool:
+    try:
+        loss.evaluate(case)
+    except LossRaised:
+        return False
+    return True
+
+
+def _renamed(case: Case) -> Case:
+    """Under the group ids 0, 1, 2, ..."""
+    return case.but(group_B=torch.unique(case.group_B, return_inverse=True)[1])
 
 
 def inputs_untouched(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
@@ -40,7 +76,7 @@ def same_bits_twice(loss: LossUnderTest, traits: Traits, case: Case) -> Violatio
         second.grad_BT,
         first.value,
         second.value,
-        assertions=("assert loss.item() == ({call}).item()",),
+        assertions=("assert all(({call}).item() == loss.item() for _ in range(20))",),
     )
 
 
@@ -61,8 +97,9 @@ def permutation(
         traits,
         case.rows(order),
         before.grad_BT[order],
-        f"the same rows in the order {_inverse(order)} have it",
+        f"the other call has the same rows in the order {_inverse(order)}",
         expected=before.value,
+        twin=Twin(case, f"other_grad[{order}]", "other_value"),
     )
 
 
@@ -72,20 +109,33 @@ def _inverse(order: list[int]) -> list[int]:
 
 def relabelling(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
     """D02."""
-    before = loss.evaluate(case)
-    fresh = {g: 10_007 * (k + 1) for k, g in enumerate(sorted(set(case.group_B.tolist())))}
-    other = case.but(group_B=torch.tensor([fresh[g] for g in case.group_B.tolist()]))
+    other = _renamed(case)
+    before = loss.evaluate(other)
     return compare(
         loss,
         traits,
-        other,
+        case,
         before.grad_BT,
-        f"the same prompts under the ids {case.group_B.tolist()} have it",
+        f"the other call has the same prompts under the ids {other.group_B.tolist()}",
         expected=before.value,
+        twin=Twin(other, value="other_value"),
     )
 
 
 INVARIANTS = [
+    Invariant(
+        id="D07",
+        name="any batch",
+        statement="A loss takes any batch: any number of completions and of tokens, prompts of any size.",
+        formula="L(x), grad L(x) are finite numbers",
+        inputs=lambda traits: cases(rows=(1, 4), tokens=(1, 4)),
+        check=any_batch,
+        means=(
+            "groups of one size are assumed (`view(-1, G)`), a dimension of size 1 is squeezed away, or a "
+            "standard deviation is taken of one number"
+        ),
+        fault="TRL #6804: groups of another size at evaluation",
+    ),
     Invariant(
         id="H12",
         name="inputs untouched",

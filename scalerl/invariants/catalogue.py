@@ -14,6 +14,20 @@ from scalerl.invariants.traits import Traits
 
 
 @dataclass(frozen=True)
+class Twin:
+    """Another call, with which the one that is blamed must agree.
+
+    case: its input.
+    gradient: what the blamed call's gradient must be: Python, of `other_grad`.
+    value: likewise of `other_value`; None: nothing is said of the value.
+    """
+
+    case: Case
+    gradient: str = "other_grad"
+    value: str | None = None
+
+
+@dataclass(frozen=True)
 class Violation:
     """One call of the loss that gave what it must not give.
 
@@ -22,7 +36,8 @@ class Violation:
     expected, actual: values, likewise.
     because: where the expectation comes from, or what happened instead, in one sentence.
     fix: what to change, where that is plain from the failure.
-    assertions: Python that fails on it, after the call, where neither gradient nor value is what is wrong; `{call}` is
+    twin: the other side of a law that compares two calls; either of the two may be the wrong one.
+    assertions: Python that fails on it, after the call, in place of a comparison with the expected numbers; `{call}` is
         another call.
     """
 
@@ -34,6 +49,7 @@ class Violation:
     actual: float | None = None
     rows: Tensor | None = None
     fix: str = ""
+    twin: Twin | None = None
     assertions: tuple[str, ...] = ()
 
 
@@ -74,14 +90,22 @@ def compare(
     exact: bool = False,
     rows: Tensor | None = None,
     rtol: float | None = None,
+    atol: float = 0.0,
     fix: str | Callable[[Tensor, float], str] = "",
+    twin: Twin | None = None,
 ) -> Violation | None:
     """Evaluate, and hold the gradient (and the value, if given) against what is expected."""
     found = loss.evaluate(case, rows)
-    same_value = expected is None or _same(
-        torch.tensor(found.value), torch.tensor(expected), traits, exact, rtol
-    )
-    if same_value and _same(found.grad_BT, expected_BT, traits, exact, rtol):
+
+    def same(actual: Tensor, wanted: Tensor) -> bool:
+        if exact:
+            return torch.equal(actual, wanted)
+        return torch.allclose(
+            actual, wanted, rtol=rtol or traits.rtol, atol=atol or 1e-6 * traits.rtol
+        )
+
+    same_value = expected is None or same(torch.tensor(found.value), torch.tensor(expected))
+    if same_value and same(found.grad_BT, expected_BT):
         return None
     return Violation(
         case,
@@ -92,16 +116,8 @@ def compare(
         None if same_value else found.value,
         rows,
         fix if isinstance(fix, str) else fix(found.grad_BT, found.value),
+        twin,
     )
-
-
-def _same(
-    actual: Tensor, expected: Tensor, traits: Traits, exact: bool, rtol: float | None
-) -> bool:
-    if exact:
-        return torch.equal(actual, expected)
-    atol = 1e-6 * traits.rtol
-    return torch.allclose(actual, expected, rtol=rtol or traits.rtol, atol=atol)
 
 
 # ---- why a law does not apply ----

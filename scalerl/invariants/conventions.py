@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
-from scalerl.invariants.subject import LossRaised, LossUnderTest, plain_case
+from scalerl.invariants.subject import FUNCTION, LossRaised, LossUnderTest, plain_case
 
 CORRECTION_MAX = 2.0
 
@@ -201,7 +201,7 @@ def _subject(
             raise InputError(
                 f"{name} takes no {argument!r}, which the convention of {convention} has"
             )
-    adapter = f"{convention}({own_name}{f', keywords={dict(keywords)!r}' if keywords else ''})"
+    adapter = f"{convention}({FUNCTION}{f', keywords={dict(keywords)!r}' if keywords else ''})"
     subject = LossUnderTest(
         name=name,
         call=call,

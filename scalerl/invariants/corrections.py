@@ -1,118 +1,140 @@
-"""Losses that take the trainer's old log-probs: a ratio to them, and a correction for the generator's."""
+"""Losses that take the trainer's old log-probs: a ratio to them, and a correction for the generator's.
 
-import itertools
+    weight = f(exp(logp - old_logp)) c(exp(old_logp - behavior_logp)),   f(r) = r and c(r) = r near 1
+
+Measured on completions of one token, where every kind of ratio is the token's, and near 1, where no bound acts. A
+correction may be capped at 1 or rejected on one side: c may be flat on one side of 1, not on both.
+"""
+
+import math
 
 import torch
 from hypothesis import strategies as st
 
-from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Invariant, Violation, both, compare, needs
-from scalerl.invariants.strategies import cases
+from scalerl.invariants.case import Case, f64
+from scalerl.invariants.catalogue import Invariant, Violation, compare
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
 
+SMALL, SHOWN = 1e-4, 1 / 32
 
-def _held(
-    loss: LossUnderTest, traits: Traits, case: Case, log_factor_BT: torch.Tensor, because: str
+
+def _token(x: float, y: float) -> Case:
+    """logp - old_logp = x, old_logp - behavior_logp = y."""
+    case = Case.of([[-1.0]], x + y)
+    return case.but(old_logp_BT=torch.tensor([[-1.0 - x]], dtype=f64))
+
+
+def _weight(loss: LossUnderTest, x: float, y: float) -> float:
+    """In units of that at x = y = 0; NaN if there is none."""
+    unit = loss.evaluate(_token(0.0, 0.0)).grad_BT.item()
+    return loss.evaluate(_token(x, y)).grad_BT.item() / unit if unit else math.nan
+
+
+def _exponent(loss: LossUnderTest, x: float, y: float) -> float | None:
+    weight = _weight(loss, x, y)
+    return math.log(weight) / (x + y) if 0 < weight < math.inf else None
+
+
+def _against(
+    loss: LossUnderTest, traits: Traits, x: float, y: float, because: str, fix: str
 ) -> Violation | None:
-    """Gradient = that with logp = old = behavior, times exp(log_factor), while every ratio is inside all bounds."""
-    logps = (case.logp_BT, case.old_logp_BT, case.behavior_logp_BT)
-    furthest = max(
-        (a - b)[case.mask_BT].abs().max().item() for a, b in itertools.combinations(logps, 2)
-    )
-    if any(furthest > abs(bound) - 1e-4 for bound in traits.bounds()):
-        return None
-    plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
-    return compare(loss, traits, case, plain * log_factor_BT.exp(), because, rtol=1e-5)
+    """The violation at a readable size, or at the small one if a bound lies in between."""
+    unit = loss.evaluate(_token(0.0, 0.0)).grad_BT.item()
+    for scale in (SHOWN / SMALL, 1.0):
+        expected = torch.tensor([[unit * math.exp((x + y) * scale)]], dtype=f64)
+        case = _token(x * scale, y * scale)
+        wrong = compare(loss, traits, case, expected, because, rtol=2e-5, fix=fix)
+        if wrong is not None:
+            return wrong
+    return None
 
 
-def current_policy(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+def current_policy(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | None:
     """C01."""
-    same = case.but(old_logp_BT=case.behavior_logp_BT)
-    return _held(
-        loss,
-        traits,
-        same,
-        same.log_ratio_BT,
-        "old_logp = behavior_logp, so the correction is 1 and the ratio to old_logp alone remains",
-    )
+    p = _exponent(loss, sign * SMALL, 0.0)
+    if p is None or p < 1.05:
+        return None
+    because = f"old_logp = behavior_logp, so the correction is 1 and the ratio remains; its power here is {p:.3g}"
+    fix = "the correction must be exp(old_logp - behavior_logp), detached: it moves with logp here"
+    return _against(loss, traits, sign * SMALL, 0.0, because, fix)
 
 
-def correction(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+def correction(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | None:
     """C02."""
-    start = case.but(logp_BT=case.old_logp_BT)
-    return _held(
-        loss,
-        traits,
-        start,
-        start.log_ratio_BT,
-        "logp = old_logp, so the ratio is 1 and the correction exp(old_logp - behavior_logp) alone remains",
-    )
+    p, other = _exponent(loss, 0.0, sign * SMALL), _exponent(loss, 0.0, -sign * SMALL)
+    flat = p is not None and abs(p) < 0.02
+    if p is None or abs(p - 1) < 0.05 or (flat and (other is None or abs(other) > 0.02)):
+        return None
+    because = f"logp = old_logp, so exp(old_logp - behavior_logp) alone remains; its power here is {p:.3g}"
+    return _against(loss, traits, 0.0, sign * SMALL, because, _correction_fix(p))
 
 
-def telescoping(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+def _correction_fix(p: float) -> str:
+    if abs(p) < 0.02:
+        return "behavior_logp does not reach the gradient: the correction is not applied"
+    if p < 0:
+        return "the correction is inverted: exp(old_logp - behavior_logp)"
+    return "the correction is applied twice, or stands beside a ratio that has the generator in it already"
+
+
+def separable(loss: LossUnderTest, traits: Traits, drawn: tuple[float, float]) -> Violation | None:
     """C03."""
-    return _held(
+    x, y = drawn
+    unit = loss.evaluate(_token(0.0, 0.0)).grad_BT.item()
+    weight = _weight(loss, x, 0.0) * _weight(loss, 0.0, y)
+    if not math.isfinite(weight):
+        return None
+    return compare(
         loss,
         traits,
-        case,
-        case.log_ratio_BT,
-        "exp(logp - old_logp) exp(old_logp - behavior_logp) = exp(logp - behavior_logp), whatever old_logp is",
+        _token(x, y),
+        torch.tensor([[unit * weight]], dtype=f64),
+        "ratio times correction: each of them alone has this product",
+        rtol=2e-5,
+        fix="one of the two is taken between other policies than it should",
     )
 
 
 def _corrects(traits: Traits) -> str | None:
-    if not traits.takes_old:
-        return "for losses that take old_logp"
-    return None if traits.level == "token" else "for token ratios"
+    return None if traits.takes_old else "for losses that take old_logp beside behavior_logp"
 
 
-def _stale(traits: Traits) -> st.SearchStrategy[Case]:
-    return cases("near", rows=(1, 3), tokens=(1, 3), stale_trainer=True)
-
+SIGNS = (1.0, -1.0)
 
 INVARIANTS = [
     Invariant(
         id="C01",
         name="the correction is of the old policy",
-        statement=(
-            "Truncated importance sampling weighs by the trainer's old policy, and does not "
-            "move with the current one."
-        ),
-        formula="old_logp = behavior_logp  =>  dL/dlogp = -w A exp(logp - old_logp)",
-        inputs=_stale,
+        statement="The correction weighs by the trainer's old policy, and does not move with the current one.",
+        formula="old_logp = behavior_logp  =>  dL/dlogp = -w A exp(logp - old_logp) near 1",
+        inputs=lambda traits: st.sampled_from(SIGNS),
         check=current_policy,
-        means=(
-            "the correction is taken from the current log-probs: it must be exp(old_logp - "
-            "behavior_logp), detached"
-        ),
+        means="the correction, or a second ratio, is taken from the current log-probs",
         applies=_corrects,
         fault="slime #179: the weight of the current policy",
     ),
     Invariant(
         id="C02",
         name="the correction",
-        statement=(
-            "Before the first step of a batch the weight is the trainer's over the generator's "
-            "probability, once."
-        ),
-        formula="logp = old_logp  =>  dL/dlogp = -w A exp(old_logp - behavior_logp)",
-        inputs=_stale,
+        statement="Before the first step the weight is the trainer's over the generator's probability, once.",
+        formula="logp = old_logp  =>  dL/dlogp = -w A exp(old_logp - behavior_logp) near 1",
+        inputs=lambda traits: st.sampled_from(SIGNS),
         check=correction,
-        means=(
-            "the correction is inverted, applied twice, or stands beside a ratio that has the "
-            "generator in it already"
-        ),
-        applies=both(_corrects),
+        means="the correction is not applied, inverted, or applied twice",
+        applies=_corrects,
+        fault="Liger #1082, TRL #6808: a fused path that drops the importance weights",
     ),
     Invariant(
         id="C03",
-        name="no double count",
-        statement="Ratio times correction is the ratio of the current policy to the generator.",
-        formula="dL/dlogp = -w A exp(logp - behavior_logp) inside all bounds",
-        inputs=_stale,
-        check=telescoping,
-        means="the generator's log-probs are in the ratio and in the correction",
-        applies=both(_corrects, needs("for losses that use both", lambda traits: True)),
+        name="ratio and correction are factors",
+        statement="The weight is the ratio's factor times the correction's.",
+        formula="weight(logp - old, old - behavior) = weight(logp - old, 0) weight(0, old - behavior)",
+        inputs=lambda traits: st.tuples(
+            st.sampled_from((SMALL, -SMALL)), st.sampled_from((SMALL, -SMALL))
+        ),
+        check=separable,
+        means="the generator's log-probs are in the ratio, and the clip acts on what the correction weighs",
+        applies=_corrects,
     ),
 ]

@@ -7,7 +7,15 @@ import torch
 from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case, f64
-from scalerl.invariants.catalogue import Invariant, Violation, both, compare, needs, needs_shape
+from scalerl.invariants.catalogue import (
+    Invariant,
+    Twin,
+    Violation,
+    both,
+    compare,
+    needs,
+    needs_shape,
+)
 from scalerl.invariants.strategies import cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
@@ -48,21 +56,71 @@ def _one(gradient: float) -> torch.Tensor:
 
 
 def direction(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | None:
-    """A21: where the author named the kind, the slope itself; else that the weight does not fall as the ratio rises."""
-    x = sign * (0.125 if all(abs(bound) > 0.13 for bound in traits.bounds()) else 1e-4)
-    case, unit = Case.of([[-1.0]], x), _unit(loss, 1.0)
+    """A21: the exponent p of weight = rho^p near rho = 1, which is 1 for a ratio and 0 for REINFORCE."""
+    unit = _unit(loss, 1.0)
     if unit is None:
+        return _exchanged(loss, traits)
+    small, step = Case.of([[-1.0]], sign * 1e-4), sign / 32
+    p = _exponent(loss, small, unit)
+    if p is None or not _wrong_exponent(traits, p, sign):
         return None
-    told, ignores = "kind" in traits.told, traits.shape == "reinforce"
-    weight = loss.evaluate(case).grad_BT.item() / -unit
-    if not told and (weight == 0.0 or (weight - 1.0) * x > -1e-9):
-        return None
-    because = (
-        f"the policy {'raised' if x > 0 else 'lowered'} this token's probability by the factor {math.exp(x):.5g}, "
-        + ("which REINFORCE does not look at" if ignores else "and the weight is that factor")
+    case = Case.of([[-1.0]], step)
+    shown = _exponent(loss, case, unit)
+    if shown is None or abs(shown - p) > 0.1:  # a bound lies in between
+        case = small
+    wanted = 0.0 if traits.shape == "reinforce" else 1.0
+    x = case.log_ratio_BT.item()
+    return compare(
+        loss,
+        traits,
+        case,
+        _one(-unit * math.exp(wanted * x)),
+        f"the policy made this token {math.exp(x):.5g} times as likely as the generator did; near 1 the weight goes as "
+        f"rho^{p:.3g}, where rho^{wanted:g} is meant",
+        rtol=2e-5,
+        fix=_exponent_fix(p),
     )
-    expected = _one(-unit if ignores else -unit * math.exp(x))
-    return compare(loss, traits, case, expected, because, rtol=2e-5)
+
+
+def _exponent(loss: LossUnderTest, case: Case, unit: float) -> float | None:
+    weight = -loss.evaluate(case).grad_BT.item() / unit
+    return math.log(weight) / case.log_ratio_BT.item() if 0 < weight < math.inf else None
+
+
+def _wrong_exponent(traits: Traits, p: float, sign: float) -> bool:
+    if "kind" in traits.told and traits.shape != "other":
+        x = torch.tensor(sign * 1e-4, dtype=f64)
+        meant = math.log(traits.factor(x, torch.tensor(1.0)).item() or 1.0) / x.item()
+        return abs(p - meant) > 0.02
+    ratio_like = traits.shape in ("clipped", "band", "truncated", "importance")
+    return p < -0.02 or abs(p - 2) < 0.02 or (ratio_like and min(abs(p), abs(p - 1)) > 0.02)
+
+
+def _exponent_fix(p: float) -> str:
+    if abs(p + 1) < 0.02:
+        return "numerator and denominator are exchanged: exp(logp - behavior_logp)"
+    if abs(p) < 0.02:
+        return "the ratio is always 1, as exp(logp - logp.detach()) is: the generator's log-probs must be in it"
+    if abs(p - 2) < 0.02:
+        return "the ratio is there twice: as a weight and in what it weighs"
+    return f"log-probs are scaled by {p:.3g} before the ratio is taken (a temperature belongs on the logits)"
+
+
+def _exchanged(loss: LossUnderTest, traits: Traits) -> Violation | None:
+    """A loss of the ratio alone whose value is right at rho = 1 and whose gradient is that of 1 / rho."""
+    case = _token(1.0, 1.0)
+    found, moved = loss.evaluate(case), loss.value(Case.of([[-1.5]])).item()
+    gradient = found.grad_BT.item()
+    if not (gradient > 0 and math.isclose(found.value, moved, rel_tol=1e-6) and found.value < 0):
+        return None
+    return compare(
+        loss,
+        traits,
+        case,
+        _one(-gradient),
+        "the value is -A at rho = 1 and depends on the ratio alone, but rises with log pi",
+        fix=_exponent_fix(-1.0),
+    )
 
 
 def both_signs(loss: LossUnderTest, traits: Traits, adv: float) -> Violation | None:
@@ -152,21 +210,26 @@ def formula(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None
     """A01, A16, A05: the gradient of a batch is that of the same batch with pi = mu, times the factor of its ratios."""
     if traits.near_a_bound(case):
         return None
-    plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
+    plain = case.but(behavior_logp_BT=case.logp_BT)
     factor_BT = traits.factor(traits.ratio_BT(case), case.adv_B[:, None].expand(case.shape))
-    ratio = "token's ratio" if traits.level == "token" else "completion's geometric mean of ratios"
+    factor_BT = torch.where(case.mask_BT, factor_BT, 0.0)
+    of = "token's ratio" if traits.level == "token" else "completion's geometric mean of ratios"
+    if "weights" in traits.told and traits.level == "sequence":
+        because = f"it is -w A times the factor of each {of}, with the weights of {traits.weights}"
+        return compare(loss, traits, case, traits.gradient_BT(case), because)
     return compare(
         loss,
         traits,
         case,
-        plain * factor_BT,
-        f"it is the gradient at pi = mu times the factor of each {ratio}",
+        loss.evaluate(plain).grad_BT * factor_BT,
+        f"the other call is the same batch at pi = mu; this one is that times the factor of each {of}",
+        twin=Twin(plain, f"other_grad * torch.tensor({factor_BT.tolist()}, dtype=torch.float64)"),
     )
 
 
 def finite_difference(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
-    """A11."""
-    if traits.near_a_bound(case):
+    """A11; without any gradient it is A03's."""
+    if traits.near_a_bound(case) or not bool(loss.evaluate(case).grad_BT.any()):
         return None
     step = 1e-5
     expected_BT = torch.zeros_like(case.logp_BT)
@@ -182,19 +245,21 @@ def finite_difference(loss: LossUnderTest, traits: Traits, case: Case) -> Violat
     )
 
 
-def rejected_tokens(loss: LossUnderTest, traits: Traits, far: float) -> Violation | None:
-    """C05: 4 tokens, two of them outside the band: the others weigh as before, or as if those were not there."""
-    case = Case.of([[-1.0] * 4], [[0.0, 0.0, far, -far]])
+def rejected_tokens(loss: LossUnderTest, traits: Traits, copies: int) -> Violation | None:
+    """C05: kept tokens weigh as before, or as if the rejected ones were not there."""
+    far = [bound + math.copysign(0.5, bound) for bound in traits.bounds()] * copies
+    case = Case.of([[-1.0] * (2 + len(far))], [[0.0, 0.0, *far]])
     plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
-    kept = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=plain.dtype)
+    kept = torch.tensor([[1.0, 1.0, *[0.0] * len(far)]], dtype=plain.dtype)
+    leaving = case.shape[1] / 2
     wrong = None
-    for share in (1.0, 2.0):
+    for share in (1.0, leaving):
         wrong = compare(
             loss,
             traits,
             case,
             share * plain * kept,
-            "rejected tokens leave the denominator, or stay in it: kept ones weigh 1/2 or 1/4, and nothing else",
+            f"{len(far)} of {case.shape[1]} tokens are rejected: the others weigh as with all of them, or as if alone",
         )
         if wrong is None:
             return None
@@ -302,7 +367,7 @@ INVARIANTS = [
         name="denominator after a rejection",
         statement="Rejected tokens either leave the denominator or stay in it.",
         formula="weight of a kept token = w or w T / (T - rejected)",
-        inputs=lambda traits: st.just(3.0),
+        inputs=lambda traits: st.sampled_from((1, 2)),
         check=rejected_tokens,
         means="the denominator counts something else: rejected tokens twice, or rows",
         applies=both(
@@ -334,7 +399,10 @@ INVARIANTS = [
         means="a backward pass written by hand, or a detach in the wrong place",
         applies=both(
             needs_shape("clipped", "importance"),
-            needs("for losses of the ratio alone", lambda t: not t.score),
+            needs(
+                "for losses of the ratio alone, computed in float64",
+                lambda t: not t.score and t.rtol <= 1e-6,
+            ),
         ),
     ),
     Invariant(

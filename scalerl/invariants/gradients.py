@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Invariant, Violation, compare, needs
+from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare, needs
 from scalerl.invariants.strategies import cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
@@ -21,6 +21,10 @@ def zero_advantage(loss: LossUnderTest, traits: Traits, case: Case) -> Violation
         "rows whose advantage is 0 have a gradient of exactly 0",
         found.grad_BT.masked_fill(silent_BT, 0.0),
         found.grad_BT,
+        assertions=(
+            "(grad,) = torch.autograd.grad(loss, logp)",
+            "assert not grad[adv == 0].any()",
+        ),
     )
 
 
@@ -43,7 +47,10 @@ def decoupled(
         traits,
         moved,
         expected_BT,
-        f"rows other than row {row} have it whatever the log-probs of row {row} are",
+        f"the other call has other log-probs in row {row}, which the rows beside it do not see",
+        twin=Twin(
+            case, f"torch.where(torch.arange(len(grad))[:, None] == {row}, grad, other_grad)"
+        ),
     )
 
 
@@ -105,7 +112,8 @@ def common_shift(
         traits,
         moved,
         loss.evaluate(case).grad_BT,
-        f"it is so with every log-prob higher by {shift}, which leaves all ratios as they are",
+        f"the other call has every log-prob higher by {shift}: the ratios are the same",
+        twin=Twin(case),
     )
 
 
@@ -118,8 +126,9 @@ def homogeneous(loss: LossUnderTest, traits: Traits, drawn: tuple[Case, float]) 
         traits,
         case.but(adv_B=c * case.adv_B),
         c * before.grad_BT,
-        f"with advantages {c:g} times smaller it is {c:g} times smaller",
+        f"the other call has the advantages without the factor {c:g}",
         expected=c * before.value,
+        twin=Twin(case, f"{c} * other_grad", f"{c} * other_value"),
     )
 
 
@@ -135,6 +144,10 @@ def sign(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
         torch.where(wrong_BT, -grad_BT, grad_BT),
         grad_BT,
         fix="the loss is to be minimised: it begins with a minus" if _all_wrong(case, grad_BT) else "",
+        assertions=(
+            "(grad,) = torch.autograd.grad(loss, logp)",
+            "assert (-grad * adv[:, None])[mask].min() >= 0",
+        ),
     )  # fmt: skip
 
 
@@ -154,7 +167,7 @@ INVARIANTS = [
             "the ratio carries a gradient into the product: (1 + log pi) times what it should be"
         ),
         applies=needs("for losses that are a weight times log pi", lambda traits: traits.score),
-        fault="the commonest slip in writing CISPO; GSPO-token without its stop-gradient",
+        fault="the commonest slip in writing CISPO",
     ),
     Invariant(
         id="A18",
@@ -186,9 +199,9 @@ INVARIANTS = [
         inputs=lambda traits: cases(zero_advantage=True),
         check=zero_advantage,
         means=(
-            "a term without the advantage (KL penalty, entropy) is part of the loss, so prompts"
-            " to be dropped still move the policy; test the policy term alone, and add the "
-            "others after the filter"
+            "advantages are shifted inside the loss, or a term without them (KL penalty, entropy) is "
+            "part of it, so prompts to be dropped still move the policy; test the policy term alone, "
+            "and add the others after the filter"
         ),
         fault="TRL #5640: constant groups still move the policy through the KL term",
     ),

@@ -1,16 +1,25 @@
 """Find out what kind of loss one has: its curve on single tokens, its weights on small batches with pi = mu."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 import torch
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
 from scalerl.invariants.subject import LossRaised, LossUnderTest, plain_case
-from scalerl.invariants.traits import GRID, KINDS, Shape, Traits, Weights, relative_weights
+from scalerl.invariants.traits import (
+    GRID,
+    KINDS,
+    Level,
+    Shape,
+    Traits,
+    Weights,
+    relative_weights,
+)
 
 SIGNS = (1.0, -1.0)
 LOGP = -0.5
@@ -31,11 +40,16 @@ class Point:
     shown: float
 
 
+class TimeUp(BaseException):
+    """Ends a measurement or a search at once; Hypothesis lets it through, where it takes an Exception for a finding."""
+
+
 class Curve:
     """Points of a loss on one completion of one token, measured when asked for."""
 
-    def __init__(self, loss: LossUnderTest) -> None:
-        self._loss, self._known, self.unit = loss, dict[tuple[float, float], Point](), 1.0
+    def __init__(self, loss: LossUnderTest, deadline: float = math.inf) -> None:
+        self._loss, self._deadline = loss, deadline
+        self._known, self.unit = dict[tuple[float, float], Point](), 1.0
         here = [self.at(0.0, sign) for sign in SIGNS]
         self._known.clear()
         # What the value shows is the better witness: a fault may have spoilt the gradient.
@@ -49,6 +63,8 @@ class Curve:
         return self._known[x, sign]
 
     def _measure(self, x: float, sign: float) -> Point:
+        if time.monotonic() > self._deadline:
+            raise TimeUp
         here, moved = (Case.of([[LOGP + c]], x, adv=sign) for c in (0.0, -SHIFT))
         try:
             found, shifted = self._loss.evaluate(here), self._loss.evaluate(moved)
@@ -83,6 +99,7 @@ def measure(
     *,
     kind: str | None = None,
     weights: str | None = None,
+    deadline: float = math.inf,
     **bounds: float | None,
 ) -> Traits:
     """Traits of a loss; what is given is taken as the author's word and held against it later.
@@ -90,29 +107,31 @@ def measure(
     Args:
         kind: a name of `KINDS`.
         weights: its aggregation.
+        deadline: `time.monotonic()` at which to give up.
         bounds: `cap` (absolute), `clip_low`, `clip_high`, `dual`, where known.
 
     Raises:
-        InputError: an unknown kind or aggregation.
+        InputError: an unknown kind or aggregation, or a bound that none can be.
+        TimeUp: at the deadline.
     """
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind {kind!r} is none of {', '.join(KINDS)}")
     if weights is not None and weights not in get_args(Weights):
         raise InputError(f"aggregation {weights!r} is none of {', '.join(get_args(Weights)[:-1])}")
-    curve = Curve(loss)
     given = {name: value for name, value in bounds.items() if value is not None}
+    _check_bounds(kind, given)
+    curve = Curve(loss, deadline)
     measured_weights, scale = _weights(loss)
     if loss.aggregation is not None:  # the suite's own weights
         measured_weights, scale = loss.aggregation, 1.0
     elif weights is not None:
         scale = scale if weights in ("constant", "sum") and weights == measured_weights else 1.0
     dtype = loss.evaluate(plain_case()).dtype
-    shown = curve.at(0.0, 1.0).shown
     base = Traits(
         shape="other",
         level=KINDS[kind][1] if kind else _level(loss),
         weights=cast(Weights, weights) if weights else measured_weights,
-        score=math.isfinite(shown) and abs(shown) > 1e-6,
+        score=_is_score(loss, curve),
         scale=scale,
         rtol=1e-6 if dtype == torch.float64 else 1e-4,
         takes_old=loss.takes_old,
@@ -121,6 +140,31 @@ def measure(
     )
     shaped = _told(base, curve, KINDS[kind][0]) if kind else _found(base, curve)
     return replace(shaped, **given)
+
+
+def _check_bounds(kind: str | None, given: dict[str, float]) -> None:
+    """What no bound can be, and what a loss of this kind has not."""
+    least = {"cap": 0.0, "clip_low": 0.0, "clip_high": 0.0, "dual": 1.0}
+    has = {
+        "truncated": {"cap"},
+        "clipped": {"clip_low", "clip_high", "dual"},
+        "band": {"clip_low", "clip_high"},
+    }
+    for name, value in given.items():
+        if not least[name] < value < math.inf or (name == "clip_low" and value > 1):
+            top = "1" if name == "clip_low" else "infinity"
+            raise InputError(f"{name} = {value:g}: must be above {least[name]:g} and below {top}")
+        if kind is not None and name not in has.get(KINDS[kind][0], set()):
+            raise InputError(f"{name} = {value:g}: a loss of kind {kind} has no such bound")
+
+
+def _is_score(loss: LossUnderTest, curve: Curve) -> bool:
+    """Whether the value is a weight times -A log pi: in proportion to a common shift, for both signs of A."""
+    shown = [curve.at(0.0, sign).shown for sign in SIGNS]
+    if not all(math.isfinite(s) and s > 1e-6 for s in shown):
+        return False
+    values = [loss.value(Case.of([[LOGP - c * SHIFT]])).item() for c in range(3)]
+    return math.isclose(values[0] - values[1], values[1] - values[2], rel_tol=1e-3)
 
 
 def _close(a: float, b: float, rtol: float) -> bool:
@@ -141,24 +185,50 @@ def fits(traits: Traits, curve: Curve, read: Callable[[Point], float] = lambda p
 
 def _found(base: Traits, curve: Curve) -> Traits:
     """The shape that the gradient has; else the one that the value shows; else the one that a fault may have spoilt."""
-    candidates: list[Shape] = ["reinforce", "importance", "truncated", "clipped", "band"]
-    for shape in candidates:
+    for shape in get_args(Shape)[:-1]:
         traits = _told(base, curve, shape)
         if fits(traits, curve) and (shape != "band" or _silent_outside(traits, curve)):
             return traits
     if base.score:
-        for shape in candidates[:3]:
-            cap = curve.at(max(GRID), 1.0).shown
-            traits = replace(base, shape=shape, cap=cap if shape == "truncated" else math.inf)
-            if fits(traits, curve, lambda p: p.shown):
-                return traits
-        plateau = [curve.at(x, 1.0).shown for x in (3.0, 6.0)]
-        if _close(plateau[0], plateau[1], base.rtol):
-            return replace(base, shape="truncated", cap=plateau[0])
-    stopped = [point for sign in SIGNS for x in GRID if (point := curve.at(x, sign)).factor == 0.0]
-    if any(abs(point.value) > 1e-9 for point in stopped):
+        for shape in ("reinforce", "importance"):
+            if fits(replace(base, shape=shape), curve, lambda p: p.shown):
+                return replace(base, shape=shape)
+        cap = curve.at(max(GRID), 1.0).shown
+        if cap > 0 and _mostly_capped(curve, cap):
+            return replace(base, shape="truncated", cap=cap)
+    elif _steps_to_zero(curve) or _value_is_clipped(curve):
         return _told(base, curve, "clipped")
     return base
+
+
+def _mostly_capped(curve: Curve, cap: float) -> bool:
+    """Whether the weight that the value shows is min(rho, cap), but for a few points, for both signs of A."""
+    hits = [
+        _close(curve.at(x, sign).shown, min(math.exp(x), cap), 1e-4) for sign in SIGNS for x in GRID
+    ]
+    return sum(hits) >= 0.7 * len(hits)
+
+
+def _steps_to_zero(curve: Curve) -> bool:
+    """Whether, for some sign of A and side of 1, the factor is rho up to a bound and exactly 0 from there on."""
+    for sign in SIGNS:
+        for side in (1, -1):
+            factors = [(x, curve.at(x, sign)) for x in sorted(GRID, key=abs) if x * side > 0]
+            inside = [x for x, point in factors if _close(point.factor, math.exp(x), 1e-4)]
+            beyond = [point for x, point in factors if x not in inside]
+            if inside and beyond and all(p.factor == 0 and abs(p.value) > 1e-9 for p in beyond):
+                return True
+    return False
+
+
+def _value_is_clipped(curve: Curve) -> bool:
+    """Whether the value is that of a clipped loss, whatever the gradient: flat far up for A > 0, far down for A < 0."""
+    for sign, side in ((1.0, 1), (-1.0, -1)):
+        values = [curve.at(x, sign).value for x in sorted(GRID, key=abs) if x * side > 0]
+        flat = _close(values[-1], values[-2], 1e-6) and values[-1] > 0
+        if not (flat and _close(values[0], math.exp(1e-4 * side), 1e-6)):
+            return False
+    return True
 
 
 def _told(base: Traits, curve: Curve, shape: Shape) -> Traits:
@@ -169,7 +239,8 @@ def _told(base: Traits, curve: Curve, shape: Shape) -> Traits:
 
     if shape == "truncated":
         cap = curve.at(max(GRID), 1.0).factor
-        return replace(base, shape=shape, cap=cap if math.isfinite(cap) and cap > 0 else math.inf)
+        bounded = 0 < cap < math.exp(max(GRID)) * 0.999
+        return replace(base, shape=shape, cap=cap if bounded else math.inf)
     if shape == "clipped":
         high, low, dual = (
             curve.end(x, sign, moves) for x, sign in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0))
@@ -190,7 +261,7 @@ def _silent_outside(traits: Traits, curve: Curve) -> bool:
     )
 
 
-def _level(loss: LossUnderTest) -> Any:
+def _level(loss: LossUnderTest) -> Level:
     """Whether the ratio of one token moves the gradient of its neighbour."""
     grads = []
     for x in (0.0, SMALL):
@@ -201,7 +272,9 @@ def _level(loss: LossUnderTest) -> Any:
     if grads[0] == 0 or not all(map(math.isfinite, grads)):
         return "token"
     exponent = (grads[1] / grads[0] - 1.0) / SMALL
-    return "token" if abs(exponent) < 0.02 else "sequence"
+    if abs(exponent) < 0.02:
+        return "token"
+    return "product" if abs(abs(exponent) - 1.0) < 0.02 else "sequence"
 
 
 def _weights(loss: LossUnderTest) -> tuple[Weights, float]:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Violation
-from scalerl.invariants.check import Finding, Report
+from scalerl.invariants.catalogue import Twin, Violation
+from scalerl.invariants.check import NO_TIME, Finding, Report
+from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
 
 MOST_ROWS = 24
@@ -29,9 +30,11 @@ def kind_in_words(traits: Traits) -> str:
         for name, value in bounds.items()
         if math.isfinite(value) and value != 0.0
     ]
-    level = {"token": "ratio of the token", "sequence": "ratio of the completion"}.get(
-        traits.level, ""
-    )
+    level = {
+        "token": "ratio of the token",
+        "sequence": "ratio of the completion",
+        "product": "ratio of the completion, a product",
+    }[traits.level]
     ratio = "" if traits.shape == "reinforce" else level
     shape = traits.shape if traits.shape != "other" else "no known shape"
     parts = [
@@ -67,8 +70,35 @@ def as_text(report: Report) -> str:
         reasons.setdefault(reason, []).append(id)
     for reason, ids in reasons.items():
         lines += _list(f"left out, {reason}", ids)
+    lines += [f"note: {note}" for note in notes(report)]
+    missed = sum(reason == NO_TIME for reason in report.left_out.values())
     verdict = "no violation found" if report.ok else f"violated: {report.findings[0].invariant.id}"
+    verdict += f", {missed} laws not reached" if missed else ""
     return "\n".join([*lines, f"{verdict} ({report.seconds:.1f} s, seed {report.seed})"])
+
+
+def notes(report: Report) -> list[str]:
+    """What is no violation and worth knowing."""
+    traits, found = report.traits, []
+    if "kind" not in traits.told:
+        if traits.shape == "reinforce":
+            found.append(
+                "behavior_logp does not move the gradient: stale data are trained on as if fresh. If a ratio is meant, "
+                "say --kind, and the loss is held to it"
+            )
+        if traits.shape == "other":
+            found.append(
+                "the gradient follows the ratio in no way known here: laws about clips and caps were left out"
+            )
+        if traits.level == "product":
+            found.append(
+                "the ratio is the product over the completion; GSPO's is the geometric mean (--kind gspo)"
+            )
+    if traits.weights == "other":
+        found.append(
+            "tokens are weighed in no way known here: laws about the aggregation were left out"
+        )
+    return found
 
 
 def _list(title: str, items: list[str]) -> list[str]:
@@ -148,62 +178,103 @@ def _side_by_side(found: Violation) -> list[str]:
             rows.append((f"dL/dlogp[{i}, {t}]", wanted, got))
     if not rows:
         return []
-    shown = (
-        rows
-        if len(rows) <= MOST_ROWS
-        else sorted(rows, key=lambda r: -abs(r[1] - r[2]))[:MOST_ROWS]
-    )
-    table = [f"    {'':<18}{'expected':>14}{'actual':>16}"]
-    for name, wanted, got in shown:
+    worst = sorted(rows, key=lambda row: -abs(row[1] - row[2]))[:MOST_ROWS]
+    head = ("expected", "actual") if found.twin is None else ("other call", "this call")
+    table = [f"    {'':<18}{head[0]:>14}{head[1]:>16}"]
+    for name, wanted, got in rows if len(rows) <= MOST_ROWS else worst:
         flag = "" if math.isclose(wanted, got, rel_tol=1e-6, abs_tol=1e-12) else "  <-"
         table.append(f"    {name:<18}{wanted:>14.7g}{got:>16.7g}{flag}")
     return [*table, ""]
 
 
 def as_test(finding: Finding, report: Report) -> str:
-    """Python: a pytest function that fails until the finding is mended."""
+    """Python: a pytest function that fails until the finding is mended. It calls the function `loss_fn`."""
     law, found, loss = finding.invariant, finding.violation, report.loss
-    case = found.case
-    rtol = 1e-6 if case.logp_BT.dtype == torch.float64 else 1e-2
-    name = re.sub(r"\W+", "_", law.name.lower()).strip("_")
-    body = [f'"""{law.id}: {law.statement}"""']
-    weight_BT, expected_BT = loss.weights(case), found.expected_BT
-    if found.rows is not None and "rows" not in loss.expression:  # the test has these rows alone
-        case, weight_BT = case.rows(found.rows), weight_BT[found.rows]
-        expected_BT = None if expected_BT is None else expected_BT[found.rows]
-    parts = _tensors(case)
-    if "old_logp" in loss.expression:
-        parts["old_logp"] = case.old_logp_BT
-    if "weight" in loss.expression:
-        parts["weight"] = weight_BT
-    if "rows" in loss.expression:
-        parts["rows"] = torch.arange(len(case.adv_B)) if found.rows is None else found.rows
-    for part, tensor in parts.items():
-        body.append(
-            f"{part} = {_literal(tensor)}" + (".requires_grad_()" if part == "logp" else "")
-        )
-    body.append(f"loss = {loss.expression}")
     imports = ["import torch", *loss.imports]
-    checks = [line.format(call=loss.expression) for line in found.assertions]
-    if expected_BT is not None and not checks:
-        checks += [
-            "(grad,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)",
-            f"expected = {_literal(expected_BT)}",
-            f"torch.testing.assert_close(grad, expected, rtol={rtol:g}, atol=1e-12)",
-        ]
-    if found.expected is not None and not found.assertions:
-        scale = max(1.0, abs(found.expected))
-        checks.append(f"assert abs(loss.item() - {found.expected!r}) <= {rtol * scale:g}")
-    if not checks:  # what was seen is no matter of one call
+    name = re.sub(r"\W+", "_", law.name.lower()).strip("_")
+    if found.twin is not None:
+        body = _compared(loss, found, found.twin)
+    elif found.expected_BT is None and found.expected is None and not found.assertions:
         imports = ["from scalerl.invariants import adapt, check_loss", *loss.imports]
-        body = [body[0], f"report = check_loss({loss.adapter})"]
-        checks = [f"assert {law.id!r} not in [finding.invariant.id for finding in report.findings]"]
-    names = [n for n in ("nan", "inf") if re.search(rf"\b{n}\b", "\n".join([*body, *checks]))]
-    header = [*imports, ""]
+        body = [  # what was seen is no matter of one call
+            f"report = check_loss({loss.adapter})",
+            f"assert {law.id!r} not in [finding.invariant.id for finding in report.findings]",
+        ]
+    else:
+        body = _called_once(loss, found)
+    names = [n for n in ("nan", "inf") if re.search(rf"\b{n}\b", "\n".join(body))]
     if names:
-        header.insert(0, f"from math import {', '.join(names)}\n")
-    lines = [*header, "", f"def test_{law.id.lower()}_{name}() -> None:"]
-    return "\n".join([*lines, *(f"    {line}" for line in (*body, *checks))])
+        imports.insert(0, f"from math import {', '.join(names)}\n")
+    lines = [f"def test_{law.id.lower()}_{name}() -> None:", f'    """{law.id}: {law.statement}"""']
+    return "\n".join([*imports, "", "", *lines, *(f"    {line}" for line in body)])
+
+
+GRADIENT = "(grad,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)"
+
+
+def _called_once(loss: LossUnderTest, found: Violation) -> list[str]:
+    """One call, held against numbers."""
+    arguments, expected_BT = _arguments(loss, found.case, found.rows), found.expected_BT
+    if found.rows is not None and "rows" not in arguments:
+        expected_BT = None if expected_BT is None else expected_BT[found.rows]
+    body = [f"{name} = {_literal(tensor)}" for name, tensor in arguments.items()]
+    body += ["logp.requires_grad_()", f"loss = {loss.expression}"]
+    if found.assertions:
+        return [*body, *(line.format(call=loss.expression) for line in found.assertions)]
+    if expected_BT is not None:
+        body += [GRADIENT, f"expected = {_literal(expected_BT)}", _close(found.case, "expected")]
+    if found.expected is not None:
+        body.append(_close_values("loss.item()", repr(found.expected), found.expected))
+    return body
+
+
+def _compared(loss: LossUnderTest, found: Violation, twin: Twin) -> list[str]:
+    """Two calls, held against each other."""
+    other, this = _arguments(loss, twin.case, None), _arguments(loss, found.case, found.rows)
+    gradient = twin.gradient
+    if found.rows is not None and "rows" not in this:
+        gradient = f"({gradient})[{found.rows.tolist()}]"
+    body = [f"def call({', '.join(this)}):"]
+    body += [
+        "    logp = logp.clone().requires_grad_()",
+        f"    loss = {loss.expression}",
+        f"    {GRADIENT}",
+    ]
+    body += ["    return loss.item(), grad", ""]
+    for results, arguments in (("other_value, other_grad", other), ("value, grad", this)):
+        body.append(f"{results} = call(")
+        body += [f"    {name}={_literal(tensor)}," for name, tensor in arguments.items()]
+        body.append(")")
+    if "mask" in gradient:
+        body.append(f"mask = {_literal(found.case.mask_BT)}")
+    if found.assertions:
+        return [*body, *found.assertions]
+    body.append(_close(found.case, gradient))
+    if found.expected is not None and twin.value is not None:
+        body.append(_close_values("value", twin.value, found.expected))
+    return body
+
+
+def _close(case: Case, expected: str) -> str:
+    rtol = 1e-6 if case.logp_BT.dtype == torch.float64 else 1e-2
+    return f"torch.testing.assert_close(grad, {expected}, rtol={rtol:g}, atol=1e-9)"
+
+
+def _close_values(value: str, expected: str, size: float) -> str:
+    return f"assert abs({value} - ({expected})) <= {1e-6 * max(1.0, abs(size)):g}"
+
+
+def _arguments(loss: LossUnderTest, case: Case, rows: Tensor | None) -> dict[str, Tensor]:
+    """What the loss's call in Python names; rows of a batch by themselves, unless the call can say which it means."""
+    weight_BT = loss.weights(case)
+    if rows is not None and "rows" not in loss.expression:
+        case, weight_BT = case.rows(rows), weight_BT[rows]
+    parts = {**_tensors(case), "old_logp": case.old_logp_BT, "weight": weight_BT}
+    parts["rows"] = torch.arange(len(case.adv_B)) if rows is None else rows
+    always = ("logp", "mask")
+    return {
+        n: t for n, t in parts.items() if n in always or re.search(rf"\b{n}\b", loss.expression)
+    }
 
 
 def _literal(tensor: Tensor) -> str:
@@ -231,6 +302,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "findings": [_finding_json(finding, report) for finding in report.findings],
         "held": [invariant.id for invariant in report.held],
         "left_out": report.left_out,
+        "notes": notes(report),
         "examples": report.examples,
         "seed": report.seed,
         "seconds": round(report.seconds, 3),
@@ -246,6 +318,7 @@ def _finding_json(finding: Finding, report: Report) -> dict[str, Any]:
         "formula": law.formula,
         "means": law.means,
         "because": found.because,
+        "compared": "expected with actual" if found.twin is None else "another call with this one",
         "fix": found.fix,
         "seen_in": law.fault,
         "input": {name: _plain(t.tolist()) for name, t in _tensors(found.case).items()},

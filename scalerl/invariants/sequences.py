@@ -1,10 +1,20 @@
 """Losses with one ratio for the whole completion: GSPO."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Invariant, Violation, both, compare, needs, needs_shape
+from scalerl.invariants.catalogue import (
+    Invariant,
+    Twin,
+    Violation,
+    both,
+    compare,
+    needs,
+    needs_shape,
+)
 from scalerl.invariants.curves import formula
 from scalerl.invariants.strategies import cases
 from scalerl.invariants.subject import LossUnderTest
@@ -27,8 +37,9 @@ def redistribution(
         traits,
         case.but(behavior_logp_BT=case.behavior_logp_BT + shift_BT),
         before.grad_BT,
-        f"moving {z:g} nats of log ratio from a completion's first token to its last leaves their mean as it is",
+        f"the other call has {z:g} nats of log ratio on each completion's last token instead of its first",
         expected=before.value,
+        twin=Twin(case, value="other_value"),
         fix="tokens are clamped or clipped one by one before the mean is taken: clip the completion's ratio",
     )
 
@@ -38,16 +49,31 @@ def uniform(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None
     grad_BT = loss.evaluate(case).grad_BT
     mean_B = grad_BT.sum(dim=1) / case.tokens_B.clamp(min=1)
     expected_BT = torch.where(case.mask_BT, mean_B[:, None], 0.0)
-    return compare(
+    wrong = compare(
         loss,
         traits,
         case,
         expected_BT,
         "every token of a completion has the same share of its ratio",
     )
+    uneven = "all(row[m].max() - row[m].min() < 1e-9 for row, m in zip(grad, mask, strict=True))"
+    return wrong and replace(
+        wrong,
+        assertions=("(grad,) = torch.autograd.grad(loss, logp)", f"assert {uneven}"),
+    )
 
 
-SEQUENCE = needs("for losses of the sequence ratio", lambda traits: traits.level == "sequence")
+SEQUENCE = needs(
+    "for losses of the sequence ratio, clipped as a whole",
+    lambda traits: (
+        traits.level in ("sequence", "product")
+        and not ("kind" in traits.told and traits.shape == "other")
+    ),
+)
+GEOMETRIC = needs(
+    "for ratios that are meant as geometric means: a plain product was measured",
+    lambda traits: traits.level == "sequence",
+)
 
 INVARIANTS = [
     Invariant(
@@ -59,8 +85,8 @@ INVARIANTS = [
             cases("near", tokens=(2, 4)), st.sampled_from((1.0, -1.0, 0.05, 20.0))
         ),
         check=redistribution,
-        means="single tokens are clamped or clipped before the mean",
-        applies=both(SEQUENCE, needs_shape("clipped", "truncated", "importance", "band", "other")),
+        means="single tokens are clamped or clipped before the mean (if that is meant, as in GMPO, say --kind gmpo)",
+        applies=SEQUENCE,
     ),
     Invariant(
         id="A06",
@@ -88,7 +114,9 @@ INVARIANTS = [
             "the log ratios are summed, not averaged (1000 tokens at -0.003 give 0.05 instead "
             "of 0.997), or averaged over padding"
         ),
-        applies=both(SEQUENCE, needs_shape("clipped", "truncated", "importance", "band")),
+        applies=both(
+            SEQUENCE, GEOMETRIC, needs_shape("clipped", "truncated", "importance", "band")
+        ),
         fault="NeMo-RL #2269; TRL #5814: a sequence correction that shrinks with length",
     ),
 ]

@@ -74,7 +74,7 @@ class LossUnderTest:
         """The scalar itself, after checking that it is one."""
         try:
             value = self.call(case, torch.arange(len(case.adv_B)) if rows is None else rows)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise LossRaised(said(self.name, error)) from error
         if not isinstance(value, Tensor):
             raise LossRaised(f"{self.name} returned {type(value).__name__}: a tensor is needed")
@@ -95,7 +95,7 @@ class LossUnderTest:
         return grad_BT
 
 
-def said(name: str, error: Exception) -> str:
+def said(name: str, error: BaseException) -> str:
     """What failed where, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
@@ -115,6 +115,10 @@ NAMES = {
     "weight_BT": ("weight", "weight_BT"),
 }
 """A part of a case -> what its argument may be called; the first is the adapter's own name."""
+
+
+FUNCTION = "loss_fn"
+"""What the function is called in the tests that reproduce a failure, whatever its own name is."""
 
 
 @dataclass(frozen=True)
@@ -177,24 +181,25 @@ def adapt(
 
     def weighted(case: Case, rows: Tensor) -> Any:
         term_BT = scalar(case, rows)
-        if not isinstance(term_BT, Tensor) or term_BT.shape != case.mask_BT[rows].shape:
+        shape = case.mask_BT[rows].shape
+        if not isinstance(term_BT, Tensor) or term_BT.shape != shape:
             what = list(term_BT.shape) if isinstance(term_BT, Tensor) else type(term_BT).__name__
-            wanted = list(case.mask_BT[rows].shape)
-            raise TypeError(f"returned {what} where one term per token, {wanted}, is needed")
+            raise TypeError(f"returned {what} where one term per token, {list(shape)}, is needed")
+        if not term_BT.is_floating_point():
+            raise TypeError(f"returned {term_BT.dtype} terms: real numbers are needed")
         return (weights(case)[rows] * term_BT).sum()
 
     per_token = _is_per_token(scalar, name)
     shares = takes_weight or per_token
-    own_name = str(getattr(function, "__name__", "loss"))
-    call = arguments.expression(own_name)
+    call = arguments.expression(FUNCTION)
     subject = LossUnderTest(
         name=name,
         call=weighted if per_token else scalar,
-        takes_old="old_logp_BT" in arguments.parts,
+        takes_old={"old_logp_BT", "behavior_logp_BT"} <= set(arguments.parts),
         aggregation=aggregation if shares else None,
         shards=shares,
         expression=f"(weight * {call}).sum()" if per_token else call,
-        adapter=f"adapt({own_name}, aggregation={aggregation!r}, keywords={dict(keywords or {})!r})",
+        adapter=f"adapt({FUNCTION}, aggregation={aggregation!r}, keywords={dict(keywords or {})!r})",
     )
     try:
         subject.evaluate(plain_case())
@@ -215,7 +220,7 @@ def _is_per_token(scalar: Callable[[Case, Tensor], Any], name: str) -> bool:
     plain = plain_case()
     try:
         result = scalar(plain, torch.arange(len(plain.adv_B)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"[B, T] = {list(plain.shape)}, advantages [B]"
         raise InputError(f"{said(name, error)} (on the plainest batch, {what})") from error
     return isinstance(result, Tensor) and result.shape == plain.shape
@@ -223,28 +228,46 @@ def _is_per_token(scalar: Callable[[Case, Tensor], Any], name: str) -> bool:
 
 def _arguments(function: Callable[..., Any], keywords: Mapping[str, Any], name: str) -> _Arguments:
     part_of = {alias: part for part, aliases in NAMES.items() for alias in aliases}
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the arguments of {name} cannot be seen: wrap it in a def") from error
+    parameters = _parameters(function, name)
+    gathers = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names = [p.name for p in parameters]
     for key in keywords:
+        if key in part_of:
+            raise InputError(f"{key!r} is a part of the batch, which the suite gives: leave it out")
         if key not in names and not open_ended:
             raise InputError(f"{name} takes no {key!r}; it takes {', '.join(names)}")
     required = [p for p in parameters if p.default is p.empty and p.name not in keywords]
-    known = [p.name for p in parameters if p.name in part_of and p.name not in keywords]
-    if required and all(p.name in known and p.kind is not p.POSITIONAL_ONLY for p in required):
+    known = [n for n in names if n in part_of]
+    if required and all(p.name in part_of and p.kind is not p.POSITIONAL_ONLY for p in required):
         return _Arguments(tuple(part_of[n] for n in known), tuple(known), keywords)
-    in_order = ("logp_BT", "behavior_logp_BT", "adv_B", "mask_BT", "group_B")
-    if len(required) in (4, 5) and not any(p.kind is p.KEYWORD_ONLY for p in required):
-        return _Arguments(in_order[: len(required)], None, keywords)
+    if not required and not gathers and open_ended:
+        return _Arguments(IN_ORDER, tuple(NAMES[part][0] for part in IN_ORDER), keywords)
+    count = 5 if gathers else len(required)
+    misplaced = [
+        p.name
+        for p, part in zip(required, IN_ORDER, strict=False)
+        if part_of.get(p.name, part) != part
+    ]
+    if count in (4, 5) and not misplaced and not any(p.kind is p.KEYWORD_ONLY for p in required):
+        return _Arguments(IN_ORDER[:count], None, keywords)
     raise InputError(
         f"{name} requires ({', '.join(p.name for p in required)}): expected "
-        "(logp, behavior_logp, adv, mask[, group_id]), also old_logp and weight by those names, "
-        "and anything else given as KEY=VALUE"
+        "(logp, behavior_logp, adv, mask[, group_id]), in this order or by these names; old_logp and weight by name; "
+        "anything else as KEY=VALUE"
     )
+
+
+IN_ORDER = ("logp_BT", "behavior_logp_BT", "adv_B", "mask_BT", "group_B")
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        return list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the arguments of {name} cannot be seen: wrap it in a def") from error
 
 
 def plain_case() -> Case:

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from scalerl.invariants.case import Case
 
-Shape = Literal["reinforce", "importance", "truncated", "clipped", "band", "other"]
-Level = Literal["token", "sequence", "other"]
+Shape = Literal["reinforce", "importance", "truncated", "band", "clipped", "other"]
+Level = Literal["token", "sequence", "product"]
+"""Whose ratio it is: a token's, the completion's geometric mean, or the plain product over the completion."""
 Weights = Literal["prompt_mean", "sample_mean", "token_mean", "constant", "sum", "other"]
 
 KINDS: dict[str, tuple[Shape, Level]] = {
@@ -36,6 +37,7 @@ KINDS: dict[str, tuple[Shape, Level]] = {
     "gspo": ("clipped", "sequence"),
     "gspo-token": ("clipped", "sequence"),
     "icepop": ("band", "token"),
+    "gmpo": ("other", "sequence"),
 }
 """What a loss may be called -> the shape of its gradient, and whether a token or the completion has the ratio."""
 
@@ -95,7 +97,8 @@ class Traits:
         """log rho that the factor is a function of: of the token, or the mean over the completion's."""
         if self.level == "token":
             return case.log_ratio_BT
-        mean_B = case.log_ratio_BT.sum(dim=1) / case.tokens_B.clamp(min=1)
+        count_B = case.tokens_B.clamp(min=1) if self.level == "sequence" else 1
+        mean_B = case.log_ratio_BT.sum(dim=1) / count_B
         return torch.where(case.mask_BT, mean_B[:, None], 0.0)
 
     def weight_BT(self, case: Case) -> Tensor:

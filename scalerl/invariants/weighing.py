@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scalerl.invariants import strategies
 from scalerl.invariants.case import Case
-from scalerl.invariants.catalogue import Invariant, Violation, both, compare, needs
+from scalerl.invariants.catalogue import Invariant, Twin, Violation, both, compare, needs
 from scalerl.invariants.strategies import cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits, relative_weights
@@ -82,10 +82,17 @@ def replication(loss: LossUnderTest, traits: Traits, drawn: tuple[Case, int]) ->
         traits,
         whole,
         before.grad_BT.repeat(k, 1) / k,
-        f"the batch stands there {k} times, under other group ids: each copy has 1/{k} of the gradient",
+        f"the other call has the batch once, this one {k} times under other group ids: each with 1/{k} of the gradient",
         expected=before.value,
-        fix="the loss grows with the batch: it lacks a divisor",
+        fix=lambda grad_BT, value: _growth(before.value, value),
+        twin=Twin(case, f"other_grad.repeat({k}, 1) / {k}", "other_value"),
     )
+
+
+def _growth(once: float, repeated: float) -> str:
+    if abs(repeated) > abs(once):
+        return "the loss grows with the batch: it lacks a divisor"
+    return "the loss shrinks as the batch grows: it is divided once too often" if repeated else ""
 
 
 def shards_add_up(
@@ -103,8 +110,9 @@ def shards_add_up(
             traits,
             case,
             expected_BT,
-            f"rows {shard} alone, with the normaliser of the whole batch, have it in the whole batch",
+            f"the other call has the whole batch; rows {shard} alone, with its normaliser, have the same gradient",
             rows=rows,
+            twin=Twin(case),
             fix="the shard is normalised by its own count: divide its sum by a count of the whole batch",
         )
         if wrong is not None:

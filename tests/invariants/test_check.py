@@ -38,7 +38,7 @@ MEANT: dict[str, tuple[str, str]] = {
 def reproduces(report: Report, loss: Any) -> bool:
     """Whether the test that the report offers fails, run as it stands."""
     source = as_test(report.findings[0], report)
-    namespace: dict[str, Any] = {loss.__name__: loss}
+    namespace: dict[str, Any] = {"loss_fn": loss}
     exec(compile(source, "reproduction", "exec"), namespace)
     [test] = [value for name, value in namespace.items() if name.startswith("test_")]
     try:

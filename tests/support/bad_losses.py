@@ -343,7 +343,7 @@ BAD: dict[Any, tuple[str, dict[str, Any]]] = {
     ratio_always_one: ("A21", {"kind": "grpo"}),
     gspo_clamped_tokens: ("A07", {}),
     gspo_through_the_last_token: ("A06", {"kind": "gspo"}),
-    gspo_sum: ("A05", {}),
+    gspo_sum: ("A05", {"kind": "gspo"}),
     dual_clip_for_both_signs: ("CL6", {}),
     max_for_min: ("CL1", {}),
     clip_without_min: ("CL1", {}),

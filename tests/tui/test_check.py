@@ -68,7 +68,7 @@ def test_a_violation_is_told_in_full_and_reproduced_by_the_test_that_is_offered(
     assert result.exit_code == 1
     said = result.output
     assert said.index("VIOLATED  A02  stop-gradient") < said.index("dL/dlogp[0, 0]")
-    assert "ratio.detach()" in said and "from mine import bad" in said
+    assert "ratio.detach()" in said and "from mine import bad as loss_fn" in said
     as_json = check("mine.py:bad", "--first", "--json")
     assert as_json.exit_code == 1
     document = json.loads(as_json.stdout)
