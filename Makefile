@@ -29,7 +29,7 @@ invariants: $(VENV)/ready-test
 	$(BIN)/pytest tests/invariants --hypothesis-profile=thorough
 
 mutants: $(VENV)/ready-test
-	$(BIN)/python tests/mutants/run.py --write
+	$(BIN)/python tests/mutants/mutate.py --write
 
 curve: $(VENV)/ready
 	$(BIN)/python tests/benchmarks/curve.py

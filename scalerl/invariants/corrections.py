@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case, f64
-from scalerl.invariants.catalogue import Invariant, Violation, compare
+from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
 
@@ -44,7 +44,8 @@ def _against(
     for scale in (SHOWN / SMALL, 1.0):
         expected = torch.tensor([[unit * math.exp((x + y) * scale)]], dtype=f64)
         case = _token(x * scale, y * scale)
-        wrong = compare(loss, traits, case, expected, because, rtol=2e-5, fix=fix)
+        twin = Twin(_token(0.0, 0.0), f"{math.exp((x + y) * scale)!r} * other_grad")
+        wrong = compare(loss, traits, case, expected, because, rtol=2e-5, fix=fix, twin=twin)
         if wrong is not None:
             return wrong
     return None
@@ -55,7 +56,10 @@ def current_policy(loss: LossUnderTest, traits: Traits, sign: float) -> Violatio
     p = _exponent(loss, sign * SMALL, 0.0)
     if p is None or p < 1.05:
         return None
-    because = f"old_logp = behavior_logp, so the correction is 1 and the ratio remains; its power here is {p:.3g}"
+    because = (
+        f"old_logp = behavior_logp: the correction is 1, the ratio remains, at the power {p:.3g}; "
+        "the other call is at ratio 1"
+    )
     fix = "the correction must be exp(old_logp - behavior_logp), detached: it moves with logp here"
     return _against(loss, traits, sign * SMALL, 0.0, because, fix)
 
@@ -66,7 +70,10 @@ def correction(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | 
     flat = p is not None and abs(p) < 0.02
     if p is None or abs(p - 1) < 0.05 or (flat and (other is None or abs(other) > 0.02)):
         return None
-    because = f"logp = old_logp, so exp(old_logp - behavior_logp) alone remains; its power here is {p:.3g}"
+    because = (
+        f"logp = old_logp: exp(old_logp - behavior_logp) remains, at the power {p:.3g}; "
+        "the other call is at ratio 1"
+    )
     return _against(loss, traits, 0.0, sign * SMALL, because, _correction_fix(p))
 
 

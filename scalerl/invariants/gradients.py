@@ -167,7 +167,6 @@ INVARIANTS = [
             "the ratio carries a gradient into the product: (1 + log pi) times what it should be"
         ),
         applies=needs("for losses that are a weight times log pi", lambda traits: traits.score),
-        fault="the commonest slip in writing CISPO",
     ),
     Invariant(
         id="A18",

@@ -193,8 +193,8 @@ def _found(base: Traits, curve: Curve) -> Traits:
         for shape in ("reinforce", "importance"):
             if fits(replace(base, shape=shape), curve, lambda p: p.shown):
                 return replace(base, shape=shape)
-        cap = curve.at(max(GRID), 1.0).shown
-        if cap > 0 and _mostly_capped(curve, cap):
+        cap, other = (curve.at(max(GRID), sign).shown for sign in SIGNS)
+        if cap > 0 and _close(cap, other, 1e-4) and _mostly_capped(curve, cap):
             return replace(base, shape="truncated", cap=cap)
     elif _steps_to_zero(curve) or _value_is_clipped(curve):
         return _told(base, curve, "clipped")

@@ -138,8 +138,5 @@ INVARIANTS = [
             ),
             needs_shape("reinforce", "importance", "truncated", "clipped", "band"),
         ),
-        fault=(
-            "OpenRLHF-style baselines that include or exclude the completion itself unknowingly"
-        ),
     ),
 ]

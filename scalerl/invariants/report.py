@@ -232,8 +232,11 @@ def _compared(loss: LossUnderTest, found: Violation, twin: Twin) -> list[str]:
     """Two calls, held against each other."""
     other, this = _arguments(loss, twin.case, None), _arguments(loss, found.case, found.rows)
     gradient = twin.gradient
-    if found.rows is not None and "rows" not in this:
-        gradient = f"({gradient})[{found.rows.tolist()}]"
+    if found.rows is not None:
+        rows = found.rows.tolist()
+        alone = f"({gradient})[{rows}]"
+        whole = f"torch.zeros_like(grad).index_copy(0, torch.tensor({rows}), {alone})"
+        gradient = whole if "rows" in this else alone
     body = [f"def call({', '.join(this)}):"]
     body += [
         "    logp = logp.clone().requires_grad_()",

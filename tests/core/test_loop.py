@@ -243,21 +243,6 @@ def test_a_stale_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         play(scripted_recipe(staleness={"kind": "pipeline", "k": 2}), Script())
 
 
-class FromTheFuture(ScriptedWorld):
-    """One late token of one group claims weights that do not exist yet; its other tokens are older."""
-
-    async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
-        group = await super().generate(prompt, n, request_id, seed)
-        if request_id == 4:
-            group.completions[0].version[-1] = 100
-        return group
-
-
-def test_one_token_from_the_future_ends_the_run() -> None:
-    with pytest.raises(RunFailed, match=r"took a token of lag -\d+; the recipe allows 0 to 8"):
-        play(scripted_recipe(), Script(), world_class=FromTheFuture)
-
-
 def test_evaluations_are_pinned_and_do_not_stop_the_run() -> None:
     outcome = play(scripted_recipe(), Script())
     evals = [e for e in outcome.events if e["kind"] == "eval"]

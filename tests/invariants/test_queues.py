@@ -351,3 +351,11 @@ def test_order_of_mini_batches_is_by_seed() -> None:
     starts = dict.fromkeys(range(24), 0)
     orders = {tuple(PPOOffPolicy(1, 24, seed).take(0, starts, {}, 0)) for seed in range(20)}  # type: ignore[arg-type]
     assert len(orders) == 20 and tuple(range(24)) not in orders
+
+
+@pytest.mark.invariant("K01")
+def test_finished_groups_left_behind_count_as_late() -> None:
+    # k = 2, one prompt an update, version 2. After group 0 is taken, 1 (start 1) must go at version 3, with lag 2; then
+    # group 2 (start 1) would go at version 4, with lag 3. So the trainer waits for group 2 to finish with these two.
+    assert PipelineRL(2, 1).take(2, {0: 0, 1: 1}, {2: 1}, 0) == Waiting(2)
+    assert PipelineRL(2, 1).take(2, {0: 0, 1: 1}, {2: 2}, 0) == [0]

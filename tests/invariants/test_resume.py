@@ -218,6 +218,19 @@ def test_a_token_from_the_future_is_refused() -> None:
         play(recipe_of("pipeline", 0), Script(), world_class=Early)
 
 
+@pytest.mark.invariant("K03")
+def test_one_token_from_the_future_is_refused() -> None:
+    class OneEarly(ScriptedWorld):
+        async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
+            group = await super().generate(prompt, n, request_id, seed)
+            if request_id == 4:
+                group.completions[0].version[-1] = 100
+            return group
+
+    with pytest.raises(RunFailed, match=r"took a token of lag -\d+"):
+        play(recipe_of("pipeline", 8), Script(), world_class=OneEarly)
+
+
 @pytest.mark.invariant(
     "K14",
     "At k = 0 the loop is the synchronous one: P prompts, all finished, one update, one push.",

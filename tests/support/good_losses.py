@@ -120,6 +120,66 @@ def weighted(logp, behavior_logp, adv, mask, weight):
     return (weight * -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)).sum()
 
 
+def grpo_in_float32(logp, behavior_logp, adv, mask, group_id):
+    """Works in float32, whatever comes in."""
+    d = torch.where(mask, logp.float() - behavior_logp.float(), 0.0).clamp(-20, 20)
+    return _ppo_mean(d.exp(), torch.where(mask, adv.float()[:, None], 0.0), mask)
+
+
+def _ppo_mean(ratio, a, mask):
+    return -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a).sum() / mask.sum().clamp(min=1)
+
+
+def cispo_clamped_both_ways(logp, behavior_logp, adv, mask, group_id):
+    """A safety clamp of 10 nats on either side of the log ratio."""
+    weight = _log_ratio(logp.detach(), behavior_logp, mask).clamp(-10, 10).exp().clamp(max=5.0)
+    term = -weight * torch.where(mask, logp, 0.0) * adv[:, None]
+    return torch.where(mask, term, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def soft_gate(logp, behavior_logp, adv, mask, group_id):
+    """A sigmoid gate around 1 in place of a clip: of no shape that is known."""
+    ratio = _log_ratio(logp, behavior_logp, mask).clamp(-20, 20).exp()
+    gate = torch.sigmoid(2.0 * (ratio - 1.0)) * 2.0
+    return torch.where(mask, -gate * adv[:, None], 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def asymmetric_tis(logp, behavior_logp, adv, mask, group_id):
+    """A cap of 4 where A > 0, of 1 where A < 0."""
+    ratio = _log_ratio(logp, behavior_logp, mask).detach().clamp(max=20).exp()
+    weight = torch.where(adv[:, None] > 0, ratio.clamp(max=4.0), ratio.clamp(max=1.0))
+    term = -weight * torch.where(mask, logp, 0.0) * adv[:, None]
+    return torch.where(mask, term, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def product_of_ratios(logp, behavior_logp, adv, mask, group_id):
+    """The plain sequence ratio, importance-weighted, each completion alike."""
+    d = _log_ratio(logp, behavior_logp, mask).sum(dim=1).clamp(max=20)
+    s = torch.where(mask.any(dim=1), d.exp(), 0.0)
+    return -(s * adv).sum() / len(adv)
+
+
+def rejected_above_two(logp, behavior_logp, adv, mask, group_id):
+    """A band with an upper end only."""
+    ratio = _log_ratio(logp, behavior_logp, mask).clamp(max=20).exp()
+    kept = mask & (ratio <= 2.0)
+    return torch.where(kept, -ratio * adv[:, None], 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def correction_capped_at_one(logp, behavior_logp, adv, mask, group_id, old_logp):
+    """A correction that only ever lowers, over the whole completion, beside a token ratio."""
+    ratio = torch.where(mask, logp - old_logp, 0.0).clamp(max=20).exp()
+    d = torch.where(mask, old_logp - behavior_logp, 0.0).sum(dim=1, keepdim=True)
+    weighted = torch.where(mask, adv[:, None], 0.0) * d.detach().clamp(max=0.0).exp()
+    return _ppo_mean(ratio, weighted, mask)
+
+
+def old_is_the_generator(logp, old_logp, adv, mask):
+    """Calls the generator's log-probs old, and knows no others."""
+    ratio = torch.where(mask, logp - old_logp, 0.0).clamp(max=20).exp()
+    return _ppo_mean(ratio, torch.where(mask, adv[:, None], 0.0), mask)
+
+
 def verl_style(
     old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights
 ):

@@ -100,6 +100,14 @@ def test_a_bad_adapter_is_one_sentence_and_exit_status_2(arguments: list[str], s
     assert result.stdout == "" and said in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_what_a_loss_prints_is_not_in_the_document(here: Path) -> None:
+    (here / "my-loss.py").write_text(LOSSES.replace("    return", "    print('noise')\n    return"))
+    result = check("my-loss.py:bad", "--first", "--json")
+    found = json.loads(result.stdout)["findings"][0]
+    (here / "test_found.py").write_text(found["test"])
+    assert "1 failed" in pytest_in(here, "test_found.py")  # a name that no import statement takes
+
+
 @pytest.mark.usefixtures("here")
 def test_without_hypothesis_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith("scalerl.invariants")]:

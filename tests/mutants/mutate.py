@@ -4,7 +4,7 @@ Each mutant of `*.toml` beside this file is one replacement in one file of `scal
 the copy. A mutant that no test notices is printed by name, and the exit status is 1. With `--write` the tables of
 `docs/invariants.md` are made anew.
 
-    python tests/mutants/run.py [--jobs N] [--only TEXT] [--write]
+    python tests/mutants/mutate.py [--jobs N] [--only TEXT] [--write]
 """
 
 import argparse
@@ -108,11 +108,14 @@ def judge(mutant: Mutant) -> Outcome:
     """Run the tests on a copy of `scalerl/` with the fault in it, in this (forked) process."""
     started = time.monotonic()
     outcome = Outcome(mutant)
+    try:
+        text = mutant.applied((ROOT / mutant.file).read_text())
+    except ValueError as error:
+        return Outcome(mutant, broken=str(error))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "scalerl"
         shutil.copytree(ROOT / "scalerl", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        target = Path(folder) / mutant.file
-        target.write_text(mutant.applied(target.read_text()))
+        (Path(folder) / mutant.file).write_text(text)
         recorder = Recorder()
         _run_pytest(Path(folder), mutant.tests, recorder)
     outcome.killers, outcome.tests = recorder.killers, recorder.ran
@@ -171,7 +174,7 @@ def main() -> int:
     for outcome in bad:
         print(f"{_word(outcome)}: {outcome.mutant.name} ({outcome.mutant.file}) {outcome.broken}")
     if options.write and not bad and not options.only:
-        from page import write
+        from invariants_page import write
 
         write(PAGE, outcomes)
     return 1 if bad else 0

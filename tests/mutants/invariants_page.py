@@ -1,12 +1,14 @@
 """The tables of `docs/invariants.md`: laws of losses, laws of our other parts, and which mutant fell to which."""
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from run import Outcome
+    from mutate import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 START, END = "<!-- tables: made by `make mutants` -->", "<!-- end of the tables -->"
@@ -31,15 +33,16 @@ def collect() -> Rows:
     """From the markers of all invariant tests, without running them."""
     rows = Rows()
     quiet = ["-q", "--collect-only", "-p", "no:cacheprovider"]
-    pytest.main([*quiet, str(ROOT / "tests/invariants")], plugins=[rows])
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        pytest.main([*quiet, str(ROOT / "tests/invariants")], plugins=[rows])
     return rows
 
 
 def tables(outcomes: "list[Outcome]") -> str:
     """Markdown."""
-    from scalerl.invariants import CATALOGUE
-
     rows = collect()
+    from scalerl.invariants import CATALOGUE  # only now: pytest rewrites what it imports itself
+
     of_losses = {law.id: (law.id, law.statement, law.formula, law.fault) for law in CATALOGUE}
     others = {id: row for id, row in rows.invariants.items() if id not in of_losses}
     lines = [
