@@ -55,8 +55,7 @@ class LossUnderTest:
         """Token weights that it is given, [B, T]; zeros where it has a normaliser of its own."""
         if self.aggregation is None:
             return torch.zeros_like(case.logp_BT)
-        weight_BT = token_weights(case.mask_BT.bool(), case.group_B, self.aggregation)
-        return weight_BT.to(case.logp_BT.dtype)
+        return _weights(case, self.aggregation)
 
     def evaluate(self, case: Case, rows: Tensor | None = None) -> Evaluation:
         """Value and gradient; the loss gets copies, so that one which writes to its arguments harms nobody else.
@@ -95,6 +94,11 @@ class LossUnderTest:
         return grad_BT
 
 
+def _weights(case: Case, aggregation: Aggregation) -> Tensor:
+    weight_BT = token_weights(case.mask_BT.bool(), case.group_B, aggregation)
+    return weight_BT.to(case.logp_BT.dtype)
+
+
 def said(name: str, error: BaseException) -> str:
     """What failed where, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -115,8 +119,7 @@ NAMES = {
     "weight_BT": ("weight", "weight_BT"),
 }
 """A part of a case -> what its argument may be called; the first is the adapter's own name."""
-
-
+IN_ORDER = ("logp_BT", "behavior_logp_BT", "adv_B", "mask_BT", "group_B")
 FUNCTION = "loss_fn"
 """What the function is called in the tests that reproduce a failure, whatever its own name is."""
 
@@ -171,13 +174,9 @@ def adapt(
     arguments = _arguments(function, keywords or {}, name)
     takes_weight = "weight_BT" in arguments.parts
 
-    def weights(case: Case) -> Tensor:
-        return token_weights(case.mask_BT.bool(), case.group_B, aggregation).to(case.logp_BT.dtype)
-
     def scalar(case: Case, rows: Tensor) -> Any:
-        return arguments.call(
-            function, case.rows(rows), weights(case)[rows] if takes_weight else None
-        )
+        weight_BT = _weights(case, aggregation)[rows] if takes_weight else None
+        return arguments.call(function, case.rows(rows), weight_BT)
 
     def weighted(case: Case, rows: Tensor) -> Any:
         term_BT = scalar(case, rows)
@@ -187,7 +186,7 @@ def adapt(
             raise TypeError(f"returned {what} where one term per token, {list(shape)}, is needed")
         if not term_BT.is_floating_point():
             raise TypeError(f"returned {term_BT.dtype} terms: real numbers are needed")
-        return (weights(case)[rows] * term_BT).sum()
+        return (_weights(case, aggregation)[rows] * term_BT).sum()
 
     per_token = _is_per_token(scalar, name)
     shares = takes_weight or per_token
@@ -257,9 +256,6 @@ def _arguments(function: Callable[..., Any], keywords: Mapping[str, Any], name: 
         "(logp, behavior_logp, adv, mask[, group_id]), in this order or by these names; old_logp and weight by name; "
         "anything else as KEY=VALUE"
     )
-
-
-IN_ORDER = ("logp_BT", "behavior_logp_BT", "adv_B", "mask_BT", "group_B")
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
