@@ -136,6 +136,7 @@ def measure(
         rtol=1e-6 if dtype == torch.float64 else 1e-4,
         takes_old=loss.takes_old,
         shards=loss.shards,
+        weighed=loss.aggregation is not None,
         told=frozenset(given) | ({"kind"} if kind else set()) | ({"weights"} if weights else set()),
     )
     shaped = _told(base, curve, KINDS[kind][0]) if kind else _found(base, curve)

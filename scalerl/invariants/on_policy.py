@@ -132,10 +132,7 @@ INVARIANTS = [
         check=expectation,
         means="the loss is not an unbiased policy gradient even on-policy",
         applies=both(
-            needs(
-                "for means with known weights",
-                lambda t: t.weights not in ("other",) and not t.takes_old,
-            ),
+            needs("for known aggregations", lambda t: t.weights != "other"),
             needs_shape("reinforce", "importance", "truncated", "clipped", "band"),
         ),
     ),

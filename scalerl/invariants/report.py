@@ -48,7 +48,7 @@ def kind_in_words(traits: Traits) -> str:
 
 def weights_in_words(traits: Traits) -> str:
     """The aggregation, and its scale if that is not 1."""
-    if traits.shards and traits.weights != "other":
+    if traits.weighed:
         return f"weights {traits.weights} (given by the suite)"
     said = "" if "weights" in traits.told else " (measured)"
     scale = f" times {traits.scale:.4g}" if abs(traits.scale - 1) > 1e-4 else ""

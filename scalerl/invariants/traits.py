@@ -62,7 +62,8 @@ class Traits:
     scale: float = 1.0  # sum of the token weights; for `constant`, the weight of a token times B; for `sum`, the weight
     rtol: float = 1e-6  # that of a loss computing in float64; 1e-4 in float32
     takes_old: bool = False
-    shards: bool = False
+    shards: bool = False  # calls on rows of a batch add up
+    weighed: bool = False  # the suite gives it the token weights
     half: bool = False  # log-probs may come in half precision
     any_mask: bool = False  # the mask may come in another dtype than bool
     told: frozenset[str] = frozenset()

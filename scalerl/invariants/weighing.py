@@ -145,7 +145,7 @@ def empty_shard(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | 
 SHARDED = needs(
     "for losses with weights or counts of the whole batch", lambda traits: traits.shards
 )
-OWN = needs("for losses with a normaliser of their own", lambda traits: not traits.shards)
+OWN = needs("for losses with a normaliser of their own", lambda traits: not traits.weighed)
 
 INVARIANTS = [
     Invariant(

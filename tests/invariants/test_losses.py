@@ -32,6 +32,7 @@ def meant(kind: str, aggregation: Aggregation) -> Traits:
         weights=aggregation,
         score=kind in ("cispo", "reinforce"),
         shards=True,
+        weighed=True,
         half=True,
         any_mask=True,
         told=frozenset({"kind", *bounds}),
