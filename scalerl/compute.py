@@ -44,12 +44,14 @@ class Ledger:
         """Book a phase.
 
         Raises:
-            LedgerError: it ends before it starts, is not finite, names GPUs that are not there, or overlaps
+            LedgerError: its times are not 0 <= start <= end < infinity, it names no GPU or one that is not there, or
+                it overlaps an earlier one. Nothing is booked then.
         """
-        if not (
-            0.0 <= phase.start <= phase.end < math.inf
-            and 0 <= phase.index < phase.index + phase.gpus <= self.gpus[phase.role]
-        ):
+        if not 0.0 <= phase.start <= phase.end < math.inf:
+            raise LedgerError(
+                f"impossible phase {phase}: it must have 0 <= start <= end < infinity"
+            )
+        if not 0 <= phase.index < phase.index + phase.gpus <= self.gpus[phase.role]:
             raise LedgerError(
                 f"impossible phase {phase}: the run has {self.gpus[phase.role]} {phase.role} GPUs"
             )

@@ -40,6 +40,7 @@ def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"there is no file {path} (looked for from {Path.cwd().name or '/'}/)")
+    _append_to_path(path.resolve().parent)  # its neighbours can be imported
     unique = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     spec = importlib.util.spec_from_file_location(f"_scalerl_{path.stem}_{unique}", path)
     assert spec is not None and spec.loader is not None
@@ -50,7 +51,11 @@ def _load_file(path: Path) -> Any:
 
 
 def _load_module(name: str) -> Any:
-    # Appended, never put first: a file of the user's must not shadow an installed module.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+    _append_to_path(Path.cwd())
     return importlib.import_module(name)
+
+
+def _append_to_path(folder: Path) -> None:
+    # Appended, never put first: a file of the user's must not shadow an installed module.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

@@ -3,84 +3,75 @@
 import ast
 import contextlib
 import json
+import shutil
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalerl.errors import InputError
 from scalerl.user_code import load_function
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says of a loss; None: to be measured."""
-
-    convention: str | None = None
-    kind: str | None = None
-    aggregation: str | None = None
-    keywords: list[str] = field(default_factory=list)
-    bounds: dict[str, float | None] = field(default_factory=dict)
-    examples: int = 40
-    budget_s: float | None = None
-    seed: int = 0
-    skip: list[str] = field(default_factory=list)
-    half: bool = False
-    any_mask: bool = False
-    first: bool = False
+if TYPE_CHECKING:
+    from scalerl.invariants.subject import LossUnderTest
 
 
-def check_function(name: str, asked: Asked, *, as_json: bool) -> bool:
-    """Check, print the report, and say whether nothing was violated.
+def check_function(
+    name: str, keywords: list[str], convention: str | None, *, as_json: bool, **options: Any
+) -> bool:
+    """Check, print the report, and say whether nothing was violated; `options` are those of `check_loss`.
 
     Raises:
         InputError: no such function, arguments that fit no adapter, a loss that fails on a plain batch.
     """
     import torch
 
+    from scalerl.invariants import check_loss
     from scalerl.invariants.report import as_json as document
     from scalerl.invariants.report import as_text
 
     torch.set_num_threads(1)
     with contextlib.redirect_stdout(sys.stderr):  # what the loss prints is not the report
-        report = _checked(name, asked)
-    print(json.dumps(document(report), indent=2, allow_nan=False) if as_json else as_text(report))
+        loss = subject(name, keywords, convention, options["aggregation"])
+        report = check_loss(loss, **options)
+    print(
+        json.dumps(document(report), indent=2, allow_nan=False)
+        if as_json
+        else as_text(report, _width())
+    )
     return report.ok
 
 
-def _checked(name: str, asked: Asked) -> Any:
-    from scalerl.invariants import check_loss
+def list_laws() -> None:
+    """Id, name and sentence of every law."""
+    from scalerl.invariants import CATALOGUE
+    from scalerl.invariants.report import wrapped
 
-    return check_loss(
-        subject(name, asked),
-        kind=asked.kind,
-        aggregation=asked.aggregation,
-        bounds={key: value for key, value in asked.bounds.items() if value is not None},
-        examples=asked.examples,
-        budget_s=asked.budget_s,
-        seed=asked.seed,
-        skip=asked.skip,
-        half=asked.half,
-        any_mask=asked.any_mask,
-        first=asked.first,
-    )
+    for law in CATALOGUE:
+        print("\n".join(wrapped(f"{law.id:<4} {law.name}: ", law.statement, _width())))
 
 
-def subject(name: str, asked: Asked) -> Any:
+def _width() -> int:
+    return min(100, shutil.get_terminal_size((100, 24)).columns)
+
+
+def subject(
+    name: str, keywords: list[str], convention: str | None, aggregation: str | None
+) -> "LossUnderTest":
     """The function, behind the adapter that its convention asks for."""
     from scalerl.invariants.conventions import CONVENTIONS
     from scalerl.invariants.subject import adapt, mean_of
 
-    keywords = dict(map(_keyword, asked.keywords))
+    further = dict(map(_keyword, keywords))
     function = load_function(name, allow_code=True)
-    if asked.convention is None:
-        how = mean_of(asked.aggregation)
-        found = adapt(function, aggregation=how, keywords=keywords, name=name)
-    elif asked.convention in CONVENTIONS:
-        found = CONVENTIONS[asked.convention](function, keywords=keywords, name=name)
+    if convention is None:
+        found = adapt(function, aggregation=mean_of(aggregation), keywords=further, name=name)
+    elif convention in CONVENTIONS:
+        found = CONVENTIONS[convention](function, keywords=further, name=name)
     else:
-        raise InputError(f"--convention {asked.convention!r} is none of {', '.join(CONVENTIONS)}")
-    return replace(found, imports=(*found.imports, *_imports(name)))
+        raise InputError(f"--convention {convention!r} is none of {', '.join(CONVENTIONS)}")
+    needed = [line for line in found.imports if not line.endswith("as loss_fn")]
+    return replace(found, imports=(*_imports(name), *needed))
 
 
 def _imports(name: str) -> list[str]:

@@ -128,8 +128,9 @@ def fit_command(
 @app.command("check")
 def check_command(
     function: Annotated[
-        str, typer.Argument(metavar="FILE.py:FN|MODULE:FN", help="A policy loss; its code is run.")
-    ],
+        str | None,
+        typer.Argument(metavar="FILE.py:FN|MODULE:FN", help="A policy loss; its code is run."),
+    ] = None,
     keywords: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Further arguments of it, e.g. eps_max=5.0"),
@@ -183,27 +184,37 @@ def check_command(
         bool, typer.Option("--any-mask", help="The mask may come as integers or floats.")
     ] = False,
     first: Annotated[bool, typer.Option("--first", help="End at the first violation.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the laws, in their order.")] = False,
     as_json: Json = False,
 ) -> None:
     """Search for inputs on which a policy loss of yours breaks a law that it should obey."""
-    from tui.checking import Asked, check_function
+    from tui.checking import check_function, list_laws
 
-    asked = Asked(
-        convention=convention,
-        kind=kind,
-        aggregation=aggregation,
-        keywords=keywords or [],
-        bounds={"cap": cap, "clip_low": clip_low, "clip_high": clip_high, "dual": dual},
-        examples=examples,
-        budget_s=budget,
-        seed=seed,
-        skip=skip or [],
-        half=half,
-        any_mask=any_mask,
-        first=first,
-    )
     with errors():
-        kept = check_function(function, asked, as_json=as_json)
+        if list_:
+            list_laws()
+            return
+        if function is None:
+            fail("say which loss to check: FILE.py:FN or MODULE:FN, or --list for the laws")
+        kept = check_function(
+            function,
+            keywords or [],
+            convention,
+            as_json=as_json,
+            kind=kind,
+            aggregation=aggregation,
+            cap=cap,
+            clip_low=clip_low,
+            clip_high=clip_high,
+            dual=dual,
+            examples=examples,
+            budget_s=budget,
+            seed=seed,
+            skip=skip or [],
+            half=half,
+            any_mask=any_mask,
+            first=first,
+        )
     raise typer.Exit(0 if kept else 1)
 
 

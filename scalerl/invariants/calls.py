@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case
 from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare
-from scalerl.invariants.strategies import cases
+from scalerl.invariants.strategies import batches, cases
 from scalerl.invariants.subject import NAMES, LossRaised, LossUnderTest
 from scalerl.invariants.traits import Traits
 
@@ -17,7 +17,7 @@ def any_batch(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | No
     try:
         found = loss.evaluate(case)
     except LossRaised as error:
-        if _runs(loss, _renamed(case)):
+        if fails_for_its_ids(loss, case):
             return None
         return Violation(case, str(error), assertions=("assert loss.isfinite()",))
     if math.isfinite(found.value) and bool(found.grad_BT.isfinite().all()):
@@ -31,6 +31,11 @@ def any_batch(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | No
         found.value,
         assertions=("assert loss.isfinite()",),
     )
+
+
+def fails_for_its_ids(loss: LossUnderTest, case: Case) -> bool:
+    """Whether the loss raises on a case, and not under the group ids 0, 1, 2, ..., which is what D02 is about."""
+    return not _runs(loss, case) and _runs(loss, _renamed(case))
 
 
 def _runs(loss: LossUnderTest, case: Case) -> bool:
@@ -48,7 +53,10 @@ def _renamed(case: Case) -> Case:
 
 def inputs_untouched(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
     """H12."""
-    case = case.but(behavior_logp_BT=case.behavior_logp_BT.masked_fill(~case.mask_BT, -7.0))
+    case = case.but(
+        logp_BT=case.logp_BT.masked_fill(~case.mask_BT, -7.0),
+        behavior_logp_BT=case.behavior_logp_BT.masked_fill(~case.mask_BT, -7.0),
+    )
     given = case.copy()
     loss.value(given)
     for name, before, after in zip(
@@ -80,8 +88,8 @@ def same_bits_twice(loss: LossUnderTest, traits: Traits, case: Case) -> Violatio
     )
 
 
-def _permuted() -> st.SearchStrategy[tuple[Case, list[int]]]:
-    return cases(rows=(2, 4)).flatmap(
+def _permuted(traits: Traits) -> st.SearchStrategy[tuple[Case, list[int]]]:
+    return batches(traits.takes_old, rows=(2, 4)).flatmap(
         lambda case: st.tuples(st.just(case), st.permutations(range(len(case.adv_B))))
     )
 
@@ -107,9 +115,13 @@ def _inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def relabelling(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
+def relabelling(
+    loss: LossUnderTest, traits: Traits, drawn: tuple[Case, list[int]]
+) -> Violation | None:
     """D02."""
-    other = _renamed(case)
+    case, names = drawn
+    numbers = _renamed(case).group_B.tolist()
+    other = case.but(group_B=torch.tensor([names[n] for n in numbers]))
     before = loss.evaluate(other)
     return compare(
         loss,
@@ -120,6 +132,10 @@ def relabelling(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | 
         expected=before.value,
         twin=Twin(other, value="other_value"),
     )
+
+
+def _relabelled(traits: Traits) -> st.SearchStrategy[tuple[Case, list[int]]]:
+    return st.tuples(batches(traits.takes_old, rows=(1, 4)), st.permutations(range(5)))
 
 
 INVARIANTS = [
@@ -141,7 +157,7 @@ INVARIANTS = [
         name="inputs untouched",
         statement="A loss does not write to its arguments.",
         formula="args after = args before",
-        inputs=lambda traits: cases(holes=True),
+        inputs=lambda traits: cases(),
         check=inputs_untouched,
         means=(
             "an in-place operation (`masked_fill_`, `-=`, `x[...] = `) on an argument: the "
@@ -168,7 +184,7 @@ INVARIANTS = [
             "but the order."
         ),
         formula="L(P x) = L(x), grad L(P x) = P grad L(x)",
-        inputs=lambda traits: _permuted(),
+        inputs=_permuted,
         check=permutation,
         means=(
             "rows are grouped or chunked by their position (`view(-1, G)`, a mean of the "
@@ -181,7 +197,7 @@ INVARIANTS = [
         name="names of the prompts",
         statement="Group ids are names: any other distinct numbers do as well.",
         formula="L(x, f(g)) = L(x, g) for any bijection f",
-        inputs=lambda traits: cases(rows=(1, 4)),
+        inputs=_relabelled,
         check=relabelling,
         means="ids are used as indices, sizes or in arithmetic",
     ),

@@ -66,7 +66,7 @@ class Case:
     @property
     def log_ratio_BT(self) -> Tensor:
         """log rho in nats, 0.0 where mask is False."""
-        return torch.where(self.mask_BT, self.logp_BT - self.behavior_logp_BT, 0.0)
+        return torch.where(self.mask_BT.bool(), self.logp_BT - self.behavior_logp_BT, 0.0)
 
     def but(self, **parts: Tensor) -> "Case":
         """With other tensors; a new `behavior_logp_BT` is the new `old_logp_BT` too, unless that is given."""

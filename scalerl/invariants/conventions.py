@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
-from scalerl.invariants.subject import FUNCTION, LossRaised, LossUnderTest, plain_case
+from scalerl.invariants.subject import FUNCTION, LossRaised, LossUnderTest, import_of, plain_case
 
 CORRECTION_MAX = 2.0
 
@@ -210,6 +210,7 @@ def _subject(
         adapter=adapter,
         expression=f"{adapter}.value(Case(logp, behavior_logp, old_logp, adv, mask, group_id), rows)",
         imports=(
+            *import_of(function),
             "from scalerl.invariants import Case",
             f"from scalerl.invariants.conventions import {convention}",
         ),

@@ -16,7 +16,7 @@ from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
 
-SMALL, SHOWN = 1e-4, 1 / 32
+SMALL, SHOWN, FAR = 1e-4, 1 / 32, 5.0
 
 
 def _token(x: float, y: float) -> Case:
@@ -68,8 +68,14 @@ def correction(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | 
     """C02."""
     p, other = _exponent(loss, 0.0, sign * SMALL), _exponent(loss, 0.0, -sign * SMALL)
     flat = p is not None and abs(p) < 0.02
-    if p is None or abs(p - 1) < 0.05 or (flat and (other is None or abs(other) > 0.02)):
+    if (
+        p is None
+        or min(abs(p - 1), abs(p - 2)) < 0.05
+        or (flat and (other is None or abs(other) > 0.02))
+    ):
         return None
+    if flat and any(_weight(loss, 0.0, far) == 0.0 for far in (FAR, -FAR)):
+        return None  # tokens far off are rejected, which is a correction too
     because = (
         f"logp = old_logp: exp(old_logp - behavior_logp) remains, at the power {p:.3g}; "
         "the other call is at ratio 1"
@@ -82,25 +88,20 @@ def _correction_fix(p: float) -> str:
         return "behavior_logp does not reach the gradient: the correction is not applied"
     if p < 0:
         return "the correction is inverted: exp(old_logp - behavior_logp)"
-    return "the correction is applied twice, or stands beside a ratio that has the generator in it already"
+    return "the correction is raised to a power, or scaled"
 
 
-def separable(loss: LossUnderTest, traits: Traits, drawn: tuple[float, float]) -> Violation | None:
+def double_count(loss: LossUnderTest, traits: Traits, sign: float) -> Violation | None:
     """C03."""
-    x, y = drawn
-    unit = loss.evaluate(_token(0.0, 0.0)).grad_BT.item()
-    weight = _weight(loss, x, 0.0) * _weight(loss, 0.0, y)
-    if not math.isfinite(weight):
+    p = _exponent(loss, 0.0, sign * SMALL)
+    if p is None or abs(p - 2) > 0.05:
         return None
-    return compare(
-        loss,
-        traits,
-        _token(x, y),
-        torch.tensor([[unit * weight]], dtype=f64),
-        "ratio times correction: each of them alone has this product",
-        rtol=2e-5,
-        fix="one of the two is taken between other policies than it should",
+    because = (
+        "logp = old_logp: exp(old_logp - behavior_logp) should remain, and its square is there; "
+        "the other call is at ratio 1"
     )
+    fix = "a ratio to behavior_logp corrects already: take the ratio to old_logp, or leave the correction out"
+    return _against(loss, traits, 0.0, sign * SMALL, because, fix)
 
 
 def _corrects(traits: Traits) -> str | None:
@@ -114,7 +115,7 @@ INVARIANTS = [
         id="C01",
         name="the correction is of the old policy",
         statement="The correction weighs by the trainer's old policy, and does not move with the current one.",
-        formula="old_logp = behavior_logp  =>  dL/dlogp = -w A exp(logp - old_logp) near 1",
+        formula="old_logp = behavior_logp  =>  d log weight / dlogp <= 1 near 1, that of the ratio alone",
         inputs=lambda traits: st.sampled_from(SIGNS),
         check=current_policy,
         means="the correction, or a second ratio, is taken from the current log-probs",
@@ -128,20 +129,18 @@ INVARIANTS = [
         formula="logp = old_logp  =>  dL/dlogp = -w A exp(old_logp - behavior_logp) near 1",
         inputs=lambda traits: st.sampled_from(SIGNS),
         check=correction,
-        means="the correction is not applied, inverted, or applied twice",
+        means="the correction is not applied, or inverted",
         applies=_corrects,
         fault="Liger #1082, TRL #6808: a fused path that drops the importance weights",
     ),
     Invariant(
         id="C03",
-        name="ratio and correction are factors",
-        statement="The weight is the ratio's factor times the correction's.",
-        formula="weight(logp - old, old - behavior) = weight(logp - old, 0) weight(0, old - behavior)",
-        inputs=lambda traits: st.tuples(
-            st.sampled_from((SMALL, -SMALL)), st.sampled_from((SMALL, -SMALL))
-        ),
-        check=separable,
-        means="the generator's log-probs are in the ratio, and the clip acts on what the correction weighs",
+        name="no double count",
+        statement="The generator is corrected for once: by the ratio, or by a correction beside a ratio to old_logp.",
+        formula="exp(logp - old_logp) exp(old_logp - behavior_logp) = exp(logp - behavior_logp)",
+        inputs=lambda traits: st.sampled_from(SIGNS),
+        check=double_count,
+        means="the generator's log-probs are in the ratio and in the correction",
         applies=_corrects,
     ),
 ]

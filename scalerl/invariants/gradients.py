@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from scalerl.invariants.case import Case
 from scalerl.invariants.catalogue import Invariant, Twin, Violation, compare, needs
-from scalerl.invariants.strategies import cases
+from scalerl.invariants.strategies import batches, cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits
 
@@ -38,8 +38,11 @@ def decoupled(
     here_BT = case.mask_BT & (torch.arange(len(case.adv_B)) == row)[:, None]
     moved = case.but(
         logp_BT=torch.where(here_BT, case.logp_BT - shift, case.logp_BT),
-        behavior_logp_BT=torch.where(here_BT, case.behavior_logp_BT - shift - drift, case.behavior_logp_BT),
-    )  # fmt: skip
+        behavior_logp_BT=torch.where(
+            here_BT, case.behavior_logp_BT - shift - drift, case.behavior_logp_BT
+        ),
+        old_logp_BT=torch.where(here_BT, case.old_logp_BT - shift - drift / 2, case.old_logp_BT),
+    )
     after = loss.evaluate(moved).grad_BT
     expected_BT = torch.where(here_BT, after, before)
     return compare(
@@ -54,10 +57,9 @@ def decoupled(
     )
 
 
-def _moved_rows() -> st.SearchStrategy[tuple[Case, int, float, float]]:
-    return st.tuples(
-        cases(rows=(2, 4)), st.integers(0, 3), st.sampled_from((0.5, 2.0)), st.sampled_from((0.0, -0.01, 0.5, -1.0))
-    )  # fmt: skip
+def _moved_rows(traits: Traits) -> st.SearchStrategy[tuple[Case, int, float, float]]:
+    shifts, drifts = st.sampled_from((0.5, 2.0)), st.sampled_from((0.0, -0.01, 0.5, -1.0))
+    return st.tuples(batches(traits.takes_old, rows=(2, 4)), st.integers(0, 3), shifts, drifts)
 
 
 def frozen_weight(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
@@ -97,13 +99,18 @@ def _bends(loss: LossUnderTest, case: Case) -> bool:
 
 
 def common_shift(
-    loss: LossUnderTest, traits: Traits, drawn: tuple[Case, float]
+    loss: LossUnderTest, traits: Traits, drawn: tuple[Case, float, int | None]
 ) -> Violation | None:
-    """A10."""
-    case, shift = drawn
+    """A10; of one token, or of all."""
+    case, shift, place = drawn
+    here_BT = case.mask_BT.clone()
+    if place is not None:
+        trained = case.mask_BT.nonzero().tolist()
+        here_BT = torch.zeros_like(case.mask_BT)
+        here_BT[tuple(trained[place % len(trained)])] = True
     moved = case.but(
         **{
-            name: torch.where(case.mask_BT, getattr(case, name) - shift, 0.0)
+            name: torch.where(here_BT, getattr(case, name) - shift, getattr(case, name))
             for name in ("logp_BT", "behavior_logp_BT", "old_logp_BT")
         }
     )
@@ -112,9 +119,15 @@ def common_shift(
         traits,
         moved,
         loss.evaluate(case).grad_BT,
-        f"the other call has every log-prob higher by {shift}: the ratios are the same",
+        f"the other call has {'every' if place is None else 'one'} token's log-probs higher by {shift}: "
+        "the ratios are the same",
         twin=Twin(case),
     )
+
+
+def _shifts(traits: Traits) -> st.SearchStrategy[tuple[Case, float, int | None]]:
+    places = st.one_of(st.none(), st.integers(0, 9))
+    return st.tuples(batches(traits.takes_old), st.sampled_from((0.5, 0.25, 2.0)), places)
 
 
 def homogeneous(loss: LossUnderTest, traits: Traits, drawn: tuple[Case, float]) -> Violation | None:
@@ -176,7 +189,7 @@ INVARIANTS = [
             "another one's log-probs."
         ),
         formula="d2L / dlogp_i dlogp_j = 0 for rows i != j",
-        inputs=lambda traits: _moved_rows(),
+        inputs=_moved_rows,
         check=decoupled,
         means=(
             "a mean, maximum or standard deviation of the ratios over the batch is part of the loss"
@@ -211,7 +224,7 @@ INVARIANTS = [
             "Adding one number to log pi and to log mu of a token leaves its gradient alone."
         ),
         formula="grad L(logp + c, behavior_logp + c) = grad L(logp, behavior_logp)",
-        inputs=lambda traits: st.tuples(cases(), st.sampled_from((0.5, 0.25, 2.0))),
+        inputs=_shifts,
         check=common_shift,
         means=(
             "log-probs are scaled (divided by the temperature, which belongs on the logits) or "
@@ -224,7 +237,9 @@ INVARIANTS = [
         name="in proportion to the advantage",
         statement="Advantages twice as large give a loss and a gradient twice as large.",
         formula="L(c A) = c L(A) for c > 0",
-        inputs=lambda traits: st.tuples(cases(), st.sampled_from((2.0, 3.0, 0.5))),
+        inputs=lambda traits: st.tuples(
+            batches(traits.takes_old), st.sampled_from((2.0, 3.0, 0.5))
+        ),
         check=homogeneous,
         means=(
             "advantages are normalised, clipped or squared again inside the loss, or a term "
@@ -243,7 +258,7 @@ INVARIANTS = [
             " < 0, or leaves it."
         ),
         formula="-dL/dlogp_it A_i >= 0",
-        inputs=lambda traits: cases(),
+        inputs=lambda traits: cases("one" if traits.unknown else "any"),
         check=sign,
         means="the minus is missing, or minimum and maximum are exchanged",
     ),

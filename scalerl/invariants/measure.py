@@ -10,7 +10,7 @@ import torch
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
-from scalerl.invariants.subject import LossRaised, LossUnderTest, plain_case
+from scalerl.invariants.subject import LossRaised, LossUnderTest, mean_of, plain_case
 from scalerl.invariants.traits import (
     GRID,
     KINDS,
@@ -22,7 +22,7 @@ from scalerl.invariants.traits import (
 )
 
 SIGNS = (1.0, -1.0)
-LOGP = -0.5
+LOGP, ELSEWHERE = -0.5, -2.5  # log-probs at which the curve is measured; it must be the same
 SHIFT = 0.25
 SMALL = 1e-4  # a log ratio within the clip even of GSPO
 
@@ -40,15 +40,15 @@ class Point:
     shown: float
 
 
-class TimeUp(BaseException):
+class Enough(BaseException):
     """Ends a measurement or a search at once; Hypothesis lets it through, where it takes an Exception for a finding."""
 
 
 class Curve:
     """Points of a loss on one completion of one token, measured when asked for."""
 
-    def __init__(self, loss: LossUnderTest, deadline: float = math.inf) -> None:
-        self._loss, self._deadline = loss, deadline
+    def __init__(self, loss: LossUnderTest, deadline: float = math.inf, logp: float = LOGP) -> None:
+        self._loss, self._deadline, self._logp = loss, deadline, logp
         self._known, self.unit = dict[tuple[float, float], Point](), 1.0
         here = [self.at(0.0, sign) for sign in SIGNS]
         self._known.clear()
@@ -64,8 +64,8 @@ class Curve:
 
     def _measure(self, x: float, sign: float) -> Point:
         if time.monotonic() > self._deadline:
-            raise TimeUp
-        here, moved = (Case.of([[LOGP + c]], x, adv=sign) for c in (0.0, -SHIFT))
+            raise Enough
+        here, moved = (Case.of([[self._logp + c]], x, adv=sign) for c in (0.0, -SHIFT))
         try:
             found, shifted = self._loss.evaluate(here), self._loss.evaluate(moved)
         except LossRaised:
@@ -77,13 +77,13 @@ class Curve:
             (found.value - shifted.value) / SHIFT / unit,
         )
 
-    def end(self, x: float, sign: float, inside: Callable[[Point, float], bool]) -> float:
-        """rho at which `inside` ceases to hold between rho = 1 and log rho = x; inf or 0.0 if it never does."""
-        grid = [0.0, *sorted((g for g in GRID if g * x > 0), key=abs)]
+    def end(self, side: int, sign: float, inside: Callable[[Point, float], bool]) -> float:
+        """rho at which `inside` ceases to hold, above (side 1) or below (-1) rho = 1; inf or 0.0 if it never does."""
+        grid = [0.0, *sorted((g for g in GRID if g * side > 0), key=abs)]
         good = [g for g in grid if inside(self.at(g, sign), g)]
         bad = [g for g in grid if g not in good]
         if not bad or not good:
-            return math.inf if x > 0 else 0.0
+            return math.inf if side > 0 else 0.0
         beyond = min(bad, key=abs)
         within = max((g for g in good if abs(g) < abs(beyond)), key=abs, default=0.0)
         for _ in range(30):
@@ -100,7 +100,7 @@ def measure(
     kind: str | None = None,
     weights: str | None = None,
     deadline: float = math.inf,
-    **bounds: float | None,
+    **bounds: float,
 ) -> Traits:
     """Traits of a loss; what is given is taken as the author's word and held against it later.
 
@@ -112,16 +112,15 @@ def measure(
 
     Raises:
         InputError: an unknown kind or aggregation, or a bound that none can be.
-        TimeUp: at the deadline.
+        Enough: at the deadline.
     """
+    kind = kind and kind.lower()
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind {kind!r} is none of {', '.join(KINDS)}")
-    if weights is not None and weights not in get_args(Weights):
-        raise InputError(f"aggregation {weights!r} is none of {', '.join(get_args(Weights)[:-1])}")
-    given = {name: value for name, value in bounds.items() if value is not None}
-    _check_bounds(kind, given)
+    mean_of(weights)  # a name that there is
+    _check_bounds(KINDS[kind][0] if kind else None, bounds)
     curve = Curve(loss, deadline)
-    measured_weights, scale = _weights(loss)
+    measured_weights, scale = _aggregation(loss)
     if loss.aggregation is not None:  # the suite's own weights
         measured_weights, scale = loss.aggregation, 1.0
     elif weights is not None:
@@ -137,14 +136,20 @@ def measure(
         takes_old=loss.takes_old,
         shards=loss.shards,
         weighed=loss.aggregation is not None,
-        told=frozenset(given) | ({"kind"} if kind else set()) | ({"weights"} if weights else set()),
+        told=frozenset(bounds)
+        | ({"kind"} if kind else set())
+        | ({"weights"} if weights else set()),
     )
-    shaped = _told(base, curve, KINDS[kind][0]) if kind else _found(base, curve)
-    return replace(shaped, **given)
+    if kind:
+        shaped = _told(base, curve, KINDS[kind][0])
+    else:
+        shaped = _found(base, curve, Curve(loss, deadline, logp=ELSEWHERE))
+        _check_bounds(shaped.shape, bounds)
+    return replace(shaped, **bounds)
 
 
-def _check_bounds(kind: str | None, given: dict[str, float]) -> None:
-    """What no bound can be, and what a loss of this kind has not."""
+def _check_bounds(shape: Shape | None, given: dict[str, float]) -> None:
+    """What no bound can be, and what a loss of this shape has not."""
     least = {"cap": 0.0, "clip_low": 0.0, "clip_high": 0.0, "dual": 1.0}
     has = {
         "truncated": {"cap"},
@@ -152,11 +157,15 @@ def _check_bounds(kind: str | None, given: dict[str, float]) -> None:
         "band": {"clip_low", "clip_high"},
     }
     for name, value in given.items():
+        if name not in least:
+            raise InputError(f"bounds has no {name!r}; it has {', '.join(least)}")
         if not least[name] < value < math.inf or (name == "clip_low" and value > 1):
             top = "1" if name == "clip_low" else "infinity"
             raise InputError(f"{name} = {value:g}: must be above {least[name]:g} and below {top}")
-        if kind is not None and name not in has.get(KINDS[kind][0], set()):
-            raise InputError(f"{name} = {value:g}: a loss of kind {kind} has no such bound")
+        if shape is not None and name not in has.get(shape, set()):
+            raise InputError(
+                f"{name} = {value:g}: this loss is {shape}, which has no such bound; kind says what is meant"
+            )
 
 
 def _is_score(loss: LossUnderTest, curve: Curve) -> bool:
@@ -184,12 +193,12 @@ def fits(traits: Traits, curve: Curve, read: Callable[[Point], float] = lambda p
     return True
 
 
-def _found(base: Traits, curve: Curve) -> Traits:
+def _found(base: Traits, curve: Curve, elsewhere: Curve) -> Traits:
     """The shape that the gradient has; else the one that the value shows; else the one that a fault may have spoilt."""
     for shape in get_args(Shape)[:-1]:
         traits = _told(base, curve, shape)
         if fits(traits, curve) and (shape != "band" or _silent_outside(traits, curve)):
-            return traits
+            return traits if fits(traits, elsewhere) else base
     if base.score:
         for shape in ("reinforce", "importance"):
             if fits(replace(base, shape=shape), curve, lambda p: p.shown):
@@ -244,11 +253,11 @@ def _told(base: Traits, curve: Curve, shape: Shape) -> Traits:
         return replace(base, shape=shape, cap=cap if bounded else math.inf)
     if shape == "clipped":
         high, low, dual = (
-            curve.end(x, sign, moves) for x, sign in ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0))
+            curve.end(side, sign, moves) for side, sign in ((1, 1.0), (-1, -1.0), (1, -1.0))
         )
         return replace(base, shape=shape, clip_high=high - 1.0, clip_low=1.0 - low, dual=dual)
     if shape == "band":
-        high, low = (curve.end(x, 1.0, moves) for x in (1.0, -1.0))
+        high, low = (curve.end(side, 1.0, moves) for side in (1, -1))
         return replace(base, shape=shape, clip_high=high - 1.0, clip_low=1.0 - low)
     return replace(base, shape=shape)
 
@@ -278,7 +287,7 @@ def _level(loss: LossUnderTest) -> Level:
     return "product" if abs(abs(exponent) - 1.0) < 0.02 else "sequence"
 
 
-def _weights(loss: LossUnderTest) -> tuple[Weights, float]:
+def _aggregation(loss: LossUnderTest) -> tuple[Weights, float]:
     """Which named aggregation the gradient has when pi = mu, and the sum of its weights."""
     probes = [
         Case.of([[-0.75] * 3] * 3, adv=[1.0, -0.5, 2.0], group=[0, 0, 1],

@@ -24,7 +24,7 @@ def extreme_ratio(
     finite = math.isfinite(found.value) and bool(found.grad_BT.isfinite().all())
     plain = loss.evaluate(case.but(behavior_logp_BT=case.logp_BT)).grad_BT
     limit_BT, known_BT = _limits(traits, case, plain)
-    against_BT = (found.grad_BT * plain < 0) & case.mask_BT
+    against_BT = (found.grad_BT * plain < 0) & case.mask_BT & (traits.shape != "other")
     tiny_BT = math.exp(-FAR) * 1.01 * plain.abs()
     off_BT = (found.grad_BT - limit_BT).abs() > 1e-3 * limit_BT.abs() + tiny_BT
     if finite and not bool((against_BT | off_BT & known_BT).any()):
@@ -124,6 +124,8 @@ def single_precision(loss: LossUnderTest, traits: Traits, case: Case) -> Violati
         return None
     fine = loss.evaluate(low.to(torch.float64)).grad_BT
     plain = loss.evaluate(low.but(behavior_logp_BT=low.logp_BT)).grad_BT
+    if not bool(plain.isfinite().all()):
+        return None  # D07's
     return compare(
         loss,
         traits,
@@ -145,12 +147,9 @@ def _resolution(loss: LossUnderTest) -> Violation | None:
     if weight(1 / 16) in (weight(1 / 8), 0.0) or weight(1 / 16) != weight(1 / 16 + 1e-3):
         return None
     case = Case.of([[-0.7]], 1 / 16 + 1e-3)
-    gradient = torch.tensor([[weight(1 / 16)]], dtype=torch.float64)
     return Violation(
         case,
         "the other call has a log ratio smaller by a thousandth, and not one bit of the gradient differs",
-        gradient * 1.001,
-        gradient,
         fix="the ratio is computed in half precision: subtract and exponentiate in float32",
         twin=Twin(Case.of([[-0.7]], 1 / 16)),
         assertions=("assert not torch.equal(grad, other_grad)",),
@@ -192,7 +191,10 @@ INVARIANTS = [
         formula="|d| up to 1000  =>  |L|, |grad L| < inf",
         inputs=lambda traits: _extremes(),
         check=extreme_ratio,
-        means="exp overflows",
+        means=(
+            "exp overflows: at ordinary ratios the gradient may be right, and one extreme token makes "
+            "it NaN, which ends a run"
+        ),
         fault=(
             "OpenRLHF #525, TRL #3015, prime-rl #2085: exp of a large log ratio, NaN in the "
             "backward pass"

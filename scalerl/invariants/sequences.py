@@ -15,7 +15,7 @@ from scalerl.invariants.catalogue import (
     needs,
     needs_shape,
 )
-from scalerl.invariants.curves import formula
+from scalerl.invariants.formulas import formula
 from scalerl.invariants.strategies import cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits

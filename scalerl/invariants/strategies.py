@@ -4,7 +4,7 @@ Numbers are multiples of powers of two and of a tenth: arithmetic on most of the
 few digits. Axis letters: B completions, T tokens.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from hypothesis import strategies as st
@@ -99,6 +99,11 @@ def cases(
         mask_BT=mask_BT,
         group_B=torch.tensor(draw(group_ids(B))),
     )
+
+
+def batches(takes_old: bool, ratios: Ratios = "any", **options: Any) -> SearchStrategy[Case]:
+    """`cases`, with a trainer whose old log-probs differ from the generator's if the loss reads them."""
+    return cases(ratios, stale_trainer=takes_old, **options)
 
 
 def group_ids(rows: int) -> SearchStrategy[list[int]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
+from scalerl.invariants.traits import Weights
 from scalerl.reduction import Aggregation, token_weights
 
 
@@ -25,7 +26,6 @@ class Evaluation:
 
     value: float
     grad_BT: Tensor
-    detached: bool  # nothing of the value depends on logp
     dtype: torch.dtype  # of the value
 
 
@@ -65,9 +65,9 @@ class LossUnderTest:
         """
         leaf_BT = case.logp_BT.clone().requires_grad_()
         value = self.value(case.copy().but(logp_BT=leaf_BT.clone()), rows)
-        detached = not value.requires_grad
-        grad_BT = torch.zeros_like(leaf_BT) if detached else self._gradient(value, leaf_BT)
-        return Evaluation(value.item(), grad_BT, detached, value.dtype)
+        if not value.requires_grad:
+            return Evaluation(value.item(), torch.zeros_like(leaf_BT), value.dtype)
+        return Evaluation(value.item(), self._gradient(value, leaf_BT), value.dtype)
 
     def value(self, case: Case, rows: Tensor | None = None) -> Tensor:
         """The scalar itself, after checking that it is one."""
@@ -76,7 +76,10 @@ class LossUnderTest:
         except (Exception, SystemExit) as error:
             raise LossRaised(said(self.name, error)) from error
         if not isinstance(value, Tensor):
-            raise LossRaised(f"{self.name} returned {type(value).__name__}: a tensor is needed")
+            hint = ", the loss alone (its first item?)" if isinstance(value, tuple) else ""
+            raise LossRaised(
+                f"{self.name} returned {type(value).__name__}: a tensor is needed{hint}"
+            )
         if value.numel() != 1 or not value.is_floating_point():
             raise LossRaised(
                 f"{self.name} returned a {value.dtype} tensor of shape {list(value.shape)}: "
@@ -198,6 +201,7 @@ def adapt(
         aggregation=aggregation if shares else None,
         shards=shares,
         expression=f"(weight * {call}).sum()" if per_token else call,
+        imports=import_of(function),
         adapter=f"adapt({FUNCTION}, aggregation={aggregation!r}, keywords={dict(keywords or {})!r})",
     )
     try:
@@ -210,8 +214,23 @@ def adapt(
 
 
 def mean_of(aggregation: str | None) -> Aggregation:
-    """Weights for a per-token loss: those named, or of the prompts if what is named is not ours to give."""
+    """Weights for a per-token loss: those named, or of the prompts.
+
+    Raises:
+        InputError: no aggregation has this name.
+    """
+    if aggregation not in (None, *get_args(Weights)):
+        raise InputError(
+            f"aggregation {aggregation!r} is none of {', '.join(get_args(Weights)[:-1])}"
+        )
     return next((how for how in get_args(Aggregation) if how == aggregation), "prompt_mean")
+
+
+def import_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The line that imports it as `loss_fn`, if there is one."""
+    module, name = (getattr(function, part, "") for part in ("__module__", "__qualname__"))
+    importable = name.isidentifier() and module not in ("", "__main__")
+    return (f"from {module} import {name} as {FUNCTION}",) if importable else ()
 
 
 def _is_per_token(scalar: Callable[[Case, Tensor], Any], name: str) -> bool:
@@ -249,6 +268,11 @@ def _arguments(function: Callable[..., Any], keywords: Mapping[str, Any], name: 
         for p, part in zip(required, IN_ORDER, strict=False)
         if part_of.get(p.name, part) != part
     ]
+    named = [part_of.get(p.name) for p in required]
+    if tuple(named[:4]) == IN_ORDER[:4] and named[4:] == [None]:
+        raise InputError(
+            f"{name} requires {required[4].name!r}: give it as {required[4].name}=VALUE"
+        )
     if count in (4, 5) and not misplaced and not any(p.kind is p.KEYWORD_ONLY for p in required):
         return _Arguments(IN_ORDER[:count], None, keywords)
     raise InputError(

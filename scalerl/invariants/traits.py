@@ -27,6 +27,7 @@ Weights = Literal["prompt_mean", "sample_mean", "token_mean", "constant", "sum",
 
 KINDS: dict[str, tuple[Shape, Level]] = {
     "reinforce": ("reinforce", "token"),
+    "importance": ("importance", "token"),
     "cispo": ("truncated", "token"),
     "tis": ("truncated", "token"),
     "ppo": ("clipped", "token"),
@@ -59,7 +60,7 @@ class Traits:
     clip_low: float = math.inf  # inf: no such bound
     clip_high: float = math.inf
     dual: float = math.inf
-    scale: float = 1.0  # sum of the token weights; for `constant`, the weight of a token times B; for `sum`, the weight
+    scale: float = 1.0  # what `relative_weights` are multiplied by
     rtol: float = 1e-6  # that of a loss computing in float64; 1e-4 in float32
     takes_old: bool = False
     shards: bool = False  # calls on rows of a batch add up
@@ -67,6 +68,11 @@ class Traits:
     half: bool = False  # log-probs may come in half precision
     any_mask: bool = False  # the mask may come in another dtype than bool
     told: frozenset[str] = frozenset()
+
+    @property
+    def unknown(self) -> bool:
+        """Of a shape that nobody named and none here describes: only what every loss obeys is asked of it."""
+        return self.shape == "other" and "kind" not in self.told
 
     def factor(self, log_ratio: Tensor, adv: Tensor) -> Tensor:
         """dL/dlogp in units of -w A, as the shape says; elementwise."""

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from scalerl.invariants import strategies
 from scalerl.invariants.case import Case
 from scalerl.invariants.catalogue import Invariant, Twin, Violation, both, compare, needs
-from scalerl.invariants.strategies import cases
+from scalerl.invariants.strategies import batches, cases
 from scalerl.invariants.subject import LossUnderTest
 from scalerl.invariants.traits import Traits, relative_weights
 
 MEANS = ("prompt_mean", "sample_mean", "token_mean")
 
 
-def _weights(loss: LossUnderTest, case: Case) -> torch.Tensor | None:
+def _measured_weights(loss: LossUnderTest, case: Case) -> torch.Tensor | None:
     """Token weights where pi = mu; None unless they are positive, which A14 and A03 are about."""
     weight_BT = -loss.evaluate(case).grad_BT / case.adv_B[:, None]
     good = weight_BT.isfinite().all() and (weight_BT[case.mask_BT] > 0).all()
@@ -22,7 +22,7 @@ def _weights(loss: LossUnderTest, case: Case) -> torch.Tensor | None:
 
 def proportions(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
     """E06."""
-    weight_BT = _weights(loss, case)
+    weight_BT = _measured_weights(loss, case)
     if weight_BT is None:
         return None
     wanted_BT = relative_weights(case, traits.weights)
@@ -42,7 +42,7 @@ def _short(weight_BT: torch.Tensor) -> list[list[float]]:
 
 def sum_to_one(loss: LossUnderTest, traits: Traits, case: Case) -> Violation | None:
     """E01."""
-    weight_BT = _weights(loss, case)
+    weight_BT = _measured_weights(loss, case)
     if weight_BT is None:
         return None
     total = weight_BT.sum().item()
@@ -76,7 +76,11 @@ def replication(loss: LossUnderTest, traits: Traits, drawn: tuple[Case, int]) ->
     whole = case
     for copy in range(1, k):
         whole = whole.beside(case.but(group_B=case.group_B + 10_000_019 * copy))
-    before = loss.evaluate(case)
+    before, after = loss.evaluate(case), loss.evaluate(whole)
+    if traits.weights == "other" and torch.allclose(
+        after.grad_BT, before.grad_BT.repeat(k, 1), rtol=traits.rtol, atol=1e-9
+    ):
+        return None  # a sum over completions or prompts, for a caller that divides
     return compare(
         loss,
         traits,
@@ -101,6 +105,7 @@ def shards_add_up(
     """E07: with the weights of the whole batch, a shard's gradient is that of its rows."""
     case, shards = drawn
     whole = loss.evaluate(case)
+    total = 0.0
     for shard in filter(None, shards):
         rows = torch.tensor(shard)
         expected_BT = torch.zeros_like(whole.grad_BT)
@@ -117,11 +122,17 @@ def shards_add_up(
         )
         if wrong is not None:
             return wrong
-    return None
+        total += loss.evaluate(case, rows).value
+    if abs(total - whole.value) <= 10 * traits.rtol * max(1.0, abs(whole.value)):
+        return None
+    return Violation(
+        case,
+        f"the losses of the shards {shards} add up to {total:.7g}, that of all to {whole.value:.7g}",
+    )
 
 
-def _sharded() -> st.SearchStrategy[tuple[Case, list[list[int]]]]:
-    return cases(rows=(2, 5)).flatmap(
+def _sharded(traits: Traits) -> st.SearchStrategy[tuple[Case, list[list[int]]]]:
+    return batches(traits.takes_old, rows=(2, 5)).flatmap(
         lambda case: st.tuples(st.just(case), strategies.shardings(len(case.adv_B)))
     )
 
@@ -156,7 +167,7 @@ INVARIANTS = [
             " to those of the whole batch."
         ),
         formula="sum over shards of grad L(shard; normaliser of the whole) = grad L",
-        inputs=lambda traits: _sharded(),
+        inputs=_sharded,
         check=shards_add_up,
         means="a mean of means: each shard divides by its own count",
         applies=SHARDED,
@@ -165,7 +176,7 @@ INVARIANTS = [
     Invariant(
         id="E08",
         name="an empty shard",
-        statement="A shard without trained tokens adds exactly 0 and changes no divisor.",
+        statement="A shard without trained tokens adds exactly 0.",
         formula="L(shard) = 0, grad L(shard) = 0",
         inputs=lambda traits: cases("near", rows=(1, 2)),
         check=empty_shard,
@@ -180,10 +191,12 @@ INVARIANTS = [
             "A batch repeated k times has the same loss, and each copy 1/k of the gradient."
         ),
         formula="L(x, ..., x) = L(x)",
-        inputs=lambda traits: st.tuples(cases(rows=(1, 2), tokens=(1, 3)), st.integers(2, 3)),
+        inputs=lambda traits: st.tuples(
+            batches(traits.takes_old, rows=(1, 2), tokens=(1, 3)), st.integers(2, 3)
+        ),
         check=replication,
         means="a sum where a mean is meant, or a divisor that does not count all",
-        applies=needs("for means", lambda traits: traits.weights != "sum"),
+        applies=needs("for losses that are no sums", lambda traits: traits.weights != "sum"),
     ),
     Invariant(
         id="E06",

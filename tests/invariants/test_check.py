@@ -1,5 +1,7 @@
 """`check_loss`: correct losses of every style pass; faulty ones fail with the right law first and a test to show it."""
 
+import inspect
+import itertools
 import re
 import time
 from types import SimpleNamespace
@@ -12,8 +14,8 @@ import torch
 from bad_losses import BAD
 
 from scalerl.errors import InputError
-from scalerl.invariants import CATALOGUE, Case, adapt, check_loss
-from scalerl.invariants.check import NO_TIME, Report
+from scalerl.invariants import CATALOGUE, Case, Invariant, adapt, check_loss
+from scalerl.invariants.check import NO_TIME
 from scalerl.invariants.conventions import CONVENTIONS
 from scalerl.invariants.report import as_json, as_test, as_text, notes
 
@@ -41,17 +43,30 @@ GOOD: dict[str, tuple[str | None, str]] = {
 """Correct loss -> its kind, if it has a name, and the aggregation to be measured."""
 
 
-def reproduces(report: Report, loss: Any) -> bool:
-    """Whether the test that the report offers fails, run as it stands."""
-    source = as_test(report.findings[0], report)
+def fails(source: str, loss: Any, because: str) -> bool:
+    """Whether the test that a report offers fails for this loss, run as it stands."""
+    lines = [line for line in source.splitlines() if not line.endswith("as loss_fn")]
     namespace: dict[str, Any] = {"loss_fn": loss}
-    exec(compile(source, "reproduction", "exec"), namespace)
+    exec(compile("\n".join(lines), "reproduction", "exec"), namespace)
     [test] = [value for name, value in namespace.items() if name.startswith("test_")]
     try:
         test()
-    except Exception:
+    except AssertionError:
+        return True
+    except Exception as error:
+        if str(error).splitlines()[0] not in because:
+            raise  # the test failed by itself
         return True
     return False
+
+
+def right(logp, behavior_logp, adv, mask, group_id):
+    """CISPO with no fault, for tests that compare two calls: any right loss passes them."""
+    weight = (
+        torch.where(mask, logp - behavior_logp, 0.0).detach().clamp(max=20).exp().clamp(max=5.0)
+    )
+    term = -weight * adv[:, None] * torch.where(mask, logp, 0.0)
+    return torch.where(mask, term, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -85,24 +100,45 @@ def test_a_faulty_loss_is_blamed_for_its_fault(loss: Any) -> None:
     report = check_loss(loss, first=True, **told)
     assert time.process_time() - started < 10.0
     assert [finding.invariant.id for finding in report.findings] == [law], as_text(report)
-    assert reproduces(report, loss)
-    assert law in as_text(report) and as_json(report)["findings"][0]["id"] == law
+    found = report.findings[0].violation
+    source = as_test(report.findings[0], report)
+    assert fails(source, loss, found.because)
+    general = law not in (
+        "A05",
+        "A07",
+        "D08",
+        "H04",
+    )  # those are of sequence ratios, other masks, half precision
+    if found.twin and general and list(inspect.signature(loss).parameters) == ADAPTER:
+        assert not fails(source, right, "")
+    assert f"VIOLATED  {law}" in as_text(report) and as_json(report)["findings"][0]["id"] == law
+
+
+ADAPTER = ["logp", "behavior_logp", "adv", "mask", "group_id"]
+ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "A01": (bad_losses.lower_cap_in_cispo, {"kind": "cispo"}),
+    "A11": (bad_losses.fused_with_a_wrong_backward, {"kind": "dapo"}),
+    "A16": (bad_losses.max_for_min, {"kind": "dapo"}),
+    "A17": (bad_losses.lower_cap_in_cispo, {"kind": "importance"}),
+    "A19": (bad_losses.divided_twice, {"aggregation": "token_mean"}),
+}
+"""Laws that every fault here breaks after another law: what breaks them all the same."""
+
+
+@pytest.mark.parametrize("law", CATALOGUE, ids=lambda law: law.id)
+def test_every_law_can_fail(law: Invariant) -> None:
+    blamed = {id: (loss, told) for loss, (id, told) in BAD.items()}
+    loss, told = blamed.get(law.id) or ALONE[law.id]
+    others = [other.id for other in CATALOGUE if other.id != law.id]
+    report = check_loss(loss, skip=others, **told)
+    assert [finding.invariant.id for finding in report.findings] == [law.id]
+    assert fails(as_test(report.findings[0], report), loss, report.findings[0].violation.because)
 
 
 def test_faults_are_of_every_class_of_the_catalogue() -> None:
     blamed = {law for law, _ in BAD.values()}
-    assert len(BAD) >= 20 and {law[0] for law in blamed} == set("ACDEGH")
-    # What any fault of these breaks is blamed on a law before them.
-    assert {law.id for law in CATALOGUE} - blamed == {
-        "D07",
-        "C03",
-        "H05",
-        "A17",
-        "A11",
-        "A01",
-        "A16",
-        "A19",
-    }
+    classes = {law.rstrip("0123456789") for law in blamed}
+    assert len(BAD) >= 20 and classes == {"A", "C", "CL", "D", "E", "G", "H"}
 
 
 def cispo(logp, behavior_logp, adv, mask, cap=5.0):
@@ -113,15 +149,13 @@ def cispo(logp, behavior_logp, adv, mask, cap=5.0):
 
 
 def test_a_loss_is_held_to_what_its_author_says() -> None:
-    assert check_loss(cispo, kind="cispo", bounds={"cap": 5.0}, examples=5).ok
+    assert check_loss(cispo, kind="cispo", cap=5.0, examples=5).ok
     assert check_loss(cispo, keywords={"cap": 2.0}, examples=5).traits.cap == pytest.approx(2.0)
-    wrong_cap = check_loss(cispo, kind="cispo", bounds={"cap": 4.0}, first=True)
+    wrong_cap = check_loss(cispo, kind="cispo", cap=4.0, first=True)
     assert wrong_cap.findings[0].invariant.id == "A15"
     wrong_kind = check_loss(cispo, kind="reinforce", first=True)
     assert wrong_kind.findings[0].invariant.id == "A21"
-    skipped = check_loss(
-        cispo, kind="cispo", bounds={"cap": 4.0}, skip=["A15", "A01", "H01"], examples=5
-    )
+    skipped = check_loss(cispo, kind="cispo", cap=4.0, skip=["A15", "A01", "H01"], examples=5)
     assert skipped.ok and skipped.left_out["A15"] == "skipped"
 
 
@@ -137,10 +171,13 @@ def test_a_loss_is_held_to_what_its_author_says() -> None:
         (cispo, {"keywords": {"adv": 1}}, "'adv' is a part of the batch"),
         (lambda old_logprobs, logp, adv, mask: adv.sum(), {}, "in this order or by these names"),
         (lambda logp, behavior_logp, adv, mask: mask, {}, "bool terms: real numbers are needed"),
-        (cispo, {"kind": "cispo", "bounds": {"cap": 0.0}}, "cap = 0: must be above 0"),
-        (cispo, {"kind": "cispo", "bounds": {"clip_low": 0.2}}, "kind cispo has no such bound"),
+        (cispo, {"kind": "cispo", "cap": 0.0}, "cap = 0: must be above 0"),
+        (cispo, {"kind": "cispo", "clip_low": 0.2}, "this loss is truncated, which has no such bound"),
+        (cispo, {"clip_high": 0.2}, "this loss is truncated, which has no such bound"),
         (cispo, {"budget_s": 0.0}, "too few"),
-        (cispo, {"kind": "ppo2"}, "'ppo2' is none of reinforce, cispo"),
+        (cispo, {"aggregation": "tokens_mean"}, "'tokens_mean' is none of prompt_mean"),
+        (lambda logp, behavior_logp, adv, mask, eps: adv, {}, "requires 'eps': give it as eps=VALUE"),
+        (cispo, {"kind": "ppo2"}, "'ppo2' is none of reinforce, importance"),
         (cispo, {"skip": ["Z99"]}, "no invariant has the id 'Z99'"),
         (good_losses.dr_grpo, {"aggregation": "mean"}, "'mean' is none of prompt_mean"),
     ],
@@ -165,14 +202,12 @@ def test_the_same_seed_gives_the_same_report() -> None:
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
 
-def test_time_that_ran_out_is_said() -> None:
-    def slow(logp, behavior_logp, adv, mask):
-        time.sleep(0.004)
-        return cispo(logp, behavior_logp, adv, mask)
-
-    report = check_loss(slow, budget_s=2.5)
+def test_time_that_ran_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))  # a second a look
+    report = check_loss(cispo, budget_s=600.0)
     assert report.ok and 0 < len(report.held) < 25 and NO_TIME in report.left_out.values()
-    assert re.search(r"no violation found, \d+ laws not reached", as_text(report))
+    assert re.search(r"no violation found, \d+ laws held, \d+ laws not reached", as_text(report))
 
 
 def test_a_loss_that_leaves_is_said_to_have_raised() -> None:

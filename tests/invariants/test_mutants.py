@@ -31,3 +31,12 @@ def test_the_page_has_every_row(request: pytest.FixtureRequest) -> None:
         for mark in item.iter_markers(name)
     ]
     assert [mark.args[0] for mark in marks if f"| {mark.args[0]} |" not in PAGE] == []
+
+
+def test_an_id_means_one_law(request: pytest.FixtureRequest) -> None:
+    marks = [m for item in request.session.items for m in item.iter_markers("invariant")]
+    meant: dict[str, set[tuple[str, ...]]] = {}
+    for mark in marks:
+        if len(mark.args) > 1:
+            meant.setdefault(mark.args[0], set()).add(mark.args)
+    assert [id for id, texts in meant.items() if len(texts) > 1] == []

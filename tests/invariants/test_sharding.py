@@ -118,12 +118,7 @@ def total(parts: list[Params]) -> Params:
 # ---- what a shard holds ----
 
 
-@pytest.mark.invariant(
-    "E07",
-    "Losses and gradients of any micro-batches and ranks add up to those of the whole batch, for every loss.",
-    "sum over shards s of L_s = L,  sum of grad L_s = grad L,  weights decided on the whole batch",
-    "TRL #3021, open-instruct #1161, verl #906: a mean of micro-batch means",
-)
+@pytest.mark.invariant("E07")
 @given(SHAPES, st.integers(1, 60))
 def test_shards_hold_each_row_once(shape: Shape, max_tokens: int) -> None:
     batch = rollouts(shape)

@@ -310,9 +310,35 @@ def fused_with_a_wrong_backward(logp, behavior_logp, adv, mask, group_id):
     return _token_mean(_WrongBackward.apply(d, torch.where(mask, adv[:, None], 0.0)), mask)
 
 
+def correction_of_another_row(logp, behavior_logp, adv, mask, group_id, old_logp):
+    ratio = torch.where(mask, logp - old_logp, 0.0).clamp(max=20).exp()
+    tis = torch.where(mask, old_logp - behavior_logp, 0.0).clamp(max=20).exp().clamp(max=2.0)
+    return _token_mean(_ppo(ratio, adv, mask) * tis.roll(1, 0), mask)
+
+
+def bfloat16_inside(logp, behavior_logp, adv, mask, group_id):
+    d = torch.where(mask, logp - behavior_logp, 0.0).clamp(max=20).bfloat16()
+    return _token_mean(_ppo(d.exp().double(), adv, mask), mask)
+
+
+def groups_of_two(logp, behavior_logp, adv, mask, group_id):
+    d, x = _safe(logp, behavior_logp, mask)
+    centred = adv.view(-1, 2)  # every prompt has two completions, has it not
+    return _token_mean(-d.detach().exp().clamp(max=5.0) * centred.view(-1, 1) * x, mask)
+
+
+def raises_on_large_ratios(logp, behavior_logp, adv, mask, group_id):
+    d, x = _safe(logp, behavior_logp, mask)
+    if d.abs().max() > 30:
+        raise ValueError("diverged")
+    return _token_mean(-d.detach().exp().clamp(max=5.0) * adv[:, None] * x, mask)
+
+
 BAD: dict[Any, tuple[str, dict[str, Any]]] = {
+    groups_of_two: ("D07", {}),
     writes_to_its_arguments: ("H12", {}),
     keeps_a_running_mean: ("H10", {}),
+    bfloat16_inside: ("H05", {}),
     groups_by_position: ("D01", {}),
     group_ids_as_indices: ("D02", {}),
     multiplied_by_the_mask: ("D04", {}),
@@ -331,6 +357,7 @@ BAD: dict[Any, tuple[str, dict[str, Any]]] = {
     no_stop_gradient: ("A02", {}),
     ratios_normalised_over_the_batch: ("A18", {}),
     gspo_centred_by_column: ("A18", {}),
+    correction_of_another_row: ("D01", {}),
     kl_inside: ("G01", {}),
     divided_by_temperature: ("A10", {}),
     advantages_whitened_again: ("A13", {}),
@@ -338,7 +365,7 @@ BAD: dict[Any, tuple[str, dict[str, Any]]] = {
     absolute_advantage: ("A14", {}),
     correction_of_the_current_policy: ("C01", {}),
     correction_inverted: ("C02", {}),
-    counted_twice: ("C02", {}),
+    counted_twice: ("C03", {}),
     ratio_inverted: ("A21", {}),
     ratio_always_one: ("A21", {"kind": "grpo"}),
     gspo_clamped_tokens: ("A07", {}),
@@ -347,15 +374,16 @@ BAD: dict[Any, tuple[str, dict[str, Any]]] = {
     dual_clip_for_both_signs: ("CL6", {}),
     max_for_min: ("CL1", {}),
     clip_without_min: ("CL1", {}),
-    clips_swapped: ("CL1", {"kind": "dapo", "bounds": {"clip_low": 0.2, "clip_high": 0.28}}),
-    low_clip_for_tokens_to_lower_missing: ("CL2", {"kind": "dapo", "bounds": {"clip_low": 0.2}}),
+    clips_swapped: ("CL1", {"kind": "dapo", "clip_low": 0.2, "clip_high": 0.28}),
+    low_clip_for_tokens_to_lower_missing: ("CL2", {"kind": "dapo", "clip_low": 0.2}),
     lower_cap_in_cispo: ("A15", {}),
-    cap_of_one_plus_eps: ("A15", {"kind": "cispo", "bounds": {"cap": 5.0}}),
+    cap_of_one_plus_eps: ("A15", {"kind": "cispo", "cap": 5.0}),
     rejected_tokens_keep_their_value: ("C04", {"kind": "icepop"}),
     rejected_tokens_count_twice: ("C05", {"kind": "icepop"}),
     fused_with_a_wrong_backward: ("CL1", {}),
     no_log_prob: ("A03", {"kind": "cispo"}),
     exp_overflows: ("H01", {}),
+    raises_on_large_ratios: ("H01", {}),
     half_precision_inside: ("H04", {"half": True}),
     counts_in_the_inputs_dtype: ("H06", {"half": True}),
 }

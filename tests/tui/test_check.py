@@ -43,10 +43,14 @@ def check(*arguments: str) -> Result:
 def test_a_good_loss_passes() -> None:
     result = check("mine.py:good", "--examples", "5")
     assert result.exit_code == 0, result.output
-    assert (
-        "mine.py:good: truncated (measured); cap 5 (measured); ratio of the token" in result.output
-    )
-    assert "no violation found" in result.output
+    assert result.output.startswith("mine.py:good: no violation found, 25 laws held")
+    assert "truncated (measured); cap 5 (measured); ratio of the token" in result.output
+
+
+def test_the_laws_are_listed() -> None:
+    listed = check("--list").output.splitlines()
+    assert listed[0].startswith("D07  any batch: A loss takes any batch")
+    assert "say which loss to check" in check().stderr
 
 
 @pytest.mark.parametrize("kind", ["cispo", "clipped_surrogate", "gspo", "reinforce"])
