@@ -1,5 +1,7 @@
 """One torch thread: what a run uses, and the only number at which its bits are promised."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import Phase, settings
@@ -19,6 +21,14 @@ settings.load_profile("fixed")
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def exact_throughout() -> Iterator[None]:
+    """As `exact`, for a module of Hypothesis tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DTYPES, "float32", torch.float64)
+        yield
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """The documentation says what the code does: fields, commands, files, and the text of the README's own example."""
 
 import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted import Script, play, scripted_recipe
 from typer.testing import CliRunner
 
+from scalerl.invariants import check_loss
+from scalerl.losses import LOSSES
 from tui.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +44,26 @@ def test_the_readmes_loss_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     custom = ["loss.kind=custom", "loss.function=my_loss.py:fn", "--allow-code"]
     result = CliRunner().invoke(app, ["run", "tiny", *small, *custom])
     assert result.exit_code == 0, result.output
+
+
+def test_the_readmes_loss_keeps_the_laws_of_policy_losses() -> None:
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    report = check_loss(namespace["fn"])
+    assert report.ok, str(report)
+
+
+def test_the_examples_of_the_invariants_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/invariants.md").read_text()
+    one_line, in_python = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    namespace: dict[str, Any] = {"my_loss": partial(LOSSES["cispo"], eps_max=5.0)}
+    exec(in_python, namespace)
+    namespace["test_value_is_finite"]()
+    assert "no violation found" in capsys.readouterr().out
+    namespace["my_loss"] = LOSSES["cispo"]
+    exec(one_line, namespace)
+    namespace["test_my_loss"](lambda loss, **options: check_loss(loss, **options).assert_ok())
 
 
 def test_the_readmes_commands_exist() -> None:

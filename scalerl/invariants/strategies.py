@@ -10,7 +10,6 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy, composite
 
-from scalerl.batch import RolloutBatch
 from scalerl.invariants.case import Case, f64
 from scalerl.rollout import Completion, Group
 
@@ -137,14 +136,15 @@ def rewards(draw: DrawFn, group: list[int]) -> torch.Tensor:
 
 
 @composite
-def rollouts(draw: DrawFn, *, most_groups: int = 3, most_rows: int = 4) -> RolloutBatch:
-    """Ragged groups with forced tokens, several weight versions in one completion, and all reward patterns."""
-    groups: list[Group] = []
+def groups(draw: DrawFn, *, most_groups: int = 3, most_rows: int = 4) -> list[Group]:
+    """Finished groups for `RolloutBatch.from_groups`: ragged, with forced tokens, tokens of two weight versions in one
+    completion, and prompts that none, some or all completions solve."""
+    made: list[Group] = []
     for number in range(draw(st.integers(1, most_groups))):
         solved = draw(st.sampled_from(("none", "some", "all")))
         rows = [draw(_completions(solved)) for _ in range(draw(st.integers(1, most_rows)))]
-        groups.append(Group(draw(st.integers(0, 5)) * 10 + number, number, [0, 1], rows))
-    return RolloutBatch.from_groups(groups)
+        made.append(Group(draw(st.integers(0, 5)) * 10 + number, number, [0, 1], rows))
+    return made
 
 
 @composite

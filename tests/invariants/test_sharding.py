@@ -1,6 +1,5 @@
 """Splits: micro-batches and ranks, of any rows, add up to the gradient of the whole batch, by plain autograd."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
 from random import Random
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from bigram import Bigram, Params, V, assert_same, doubled, f64, recipe, still
+from bigram import LOSSES, Bigram, Params, V, assert_same, doubled, f64, recipe, still
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,27 +16,15 @@ from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.recipe import Recipe
 from scalerl.reduction import Aggregation, token_weights
 from scalerl.rollout import Completion, Group
-from scalerl.update import DTYPES, LossPair, policy_update, prepare
+from scalerl.update import LossPair, policy_update, prepare
 
-LOSSES: dict[str, dict[str, Any]] = {
-    "cispo": {"kind": "cispo", "eps_max": 1.5},
-    "dapo": {"kind": "dapo"},
-    "grpo": {"kind": "grpo"},
-    "gspo": {"kind": "gspo", "clip_low": 0.3, "clip_high": 0.5},
-    "reinforce": {"kind": "reinforce"},
-}
 HOWS: list[Aggregation] = ["prompt_mean", "sample_mean", "token_mean"]
 MICRO_BATCH_TOKENS = st.sampled_from([1, 9, 20, 10_000])
 half = settings(max_examples=settings().max_examples // 2)
 every_loss = pytest.mark.parametrize("kind", list(LOSSES))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _exact() -> Iterator[None]:
-    """The LM head in float64, so that gradients can be compared to twelve digits."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DTYPES, "float32", f64)
-        yield
+pytestmark = pytest.mark.usefixtures("exact_throughout")
 
 
 # Groups of unequal size as rows (right?, which tokens are trained), and a seed for the rest.

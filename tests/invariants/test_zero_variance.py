@@ -1,14 +1,12 @@
 """Groups all right or all wrong: found by correctness, out of every denominator, and counted all the same."""
 
-from collections.abc import Iterator
 from dataclasses import fields
 from itertools import product
 from random import Random
-from typing import Any
 
 import pytest
 import torch
-from bigram import Bigram, Params, V, assert_same, doubled, f64, recipe, still
+from bigram import LOSSES, Bigram, Params, V, assert_same, doubled, recipe, still
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +17,6 @@ from scalerl.recipe import Optimizer, Recipe
 from scalerl.rollout import Completion, Group
 from scalerl.state import LoopState
 from scalerl.update import (
-    DTYPES,
     LossPair,
     make_optimizer,
     mixed_groups,
@@ -30,22 +27,10 @@ from scalerl.update import (
 
 NORMS = ["batch", "prompt", "none"]
 HOWS = ["prompt_mean", "sample_mean", "token_mean"]
-LOSSES: dict[str, dict[str, Any]] = {
-    "cispo": {"kind": "cispo", "eps_max": 1.5},
-    "dapo": {"kind": "dapo"},
-    "grpo": {"kind": "grpo"},
-    "gspo": {"kind": "gspo", "clip_low": 0.3, "clip_high": 0.5},
-    "reinforce": {"kind": "reinforce"},
-}
 quarter = settings(max_examples=settings().max_examples // 4)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _exact() -> Iterator[None]:
-    """The LM head in float64, so that gradients can be compared to twelve digits."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DTYPES, "float32", f64)
-        yield
+pytestmark = pytest.mark.usefixtures("exact_throughout")
 
 
 Row = tuple[bool, float, list[bool]]  # right?, length penalty if so, trained tokens

@@ -55,7 +55,6 @@ class Outcome:
 
     mutant: Mutant
     killers: list[str] = field(default_factory=list)
-    tests: int = 0
     broken: str = ""
     seconds: float = 0.0
 
@@ -118,7 +117,7 @@ def judge(mutant: Mutant) -> Outcome:
         (Path(folder) / mutant.file).write_text(text)
         recorder = Recorder()
         _run_pytest(Path(folder), mutant.tests, recorder)
-    outcome.killers, outcome.tests = recorder.killers, recorder.ran
+    outcome.killers = recorder.killers
     outcome.broken = recorder.broken or ("" if recorder.ran else "no test ran")
     outcome.seconds = time.monotonic() - started
     return outcome

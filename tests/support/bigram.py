@@ -18,6 +18,14 @@ V, D = 6, 3
 NAN = float("nan")
 f64 = torch.float64
 Params = list[Tensor]
+LOSSES: dict[str, dict[str, Any]] = {
+    "cispo": {"kind": "cispo", "eps_max": 1.5},
+    "dapo": {"kind": "dapo"},
+    "grpo": {"kind": "grpo"},
+    "gspo": {"kind": "gspo", "clip_low": 0.3, "clip_high": 0.5},
+    "reinforce": {"kind": "reinforce"},
+}
+"""Each loss as a recipe's spec, with bounds that random rollouts reach."""
 
 
 class Bigram:
