@@ -112,6 +112,7 @@ def _literal(tensor: Tensor) -> str:
 
 
 def tensors(case: Case) -> dict[str, Tensor]:
+    """The parts of a case under the adapter's names; `old_logp` where it differs from `behavior_logp`."""
     old = (
         {}
         if torch.equal(case.old_logp_BT, case.behavior_logp_BT)
