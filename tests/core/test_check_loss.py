@@ -166,7 +166,7 @@ def test_a_loss_is_held_to_what_its_author_says() -> None:
         (lambda logp, behavior_logp, adv, mask: None, {}, "returned NoneType: a tensor is needed"),
         (lambda logp, behavior_logp, adv, mask: mask.sum(), {}, "int64 tensor of shape"),
         (lambda logp, behavior_logp, adv, mask: logp[0], {}, "one real number is needed, or one term per token"),
-        (lambda logp, behavior_logp, adv, mask: 1 / 0, {}, r"raised ZeroDivisionError at test_check.py:\d+"),
+        (lambda logp, behavior_logp, adv, mask: 1 / 0, {}, r"raised ZeroDivisionError at test_check_loss.py:\d+"),
         (cispo, {"keywords": {"eps": 1}}, "takes no 'eps'; it takes logp, behavior_logp, adv, mask, cap"),
         (cispo, {"keywords": {"adv": 1}}, "'adv' is a part of the batch"),
         (lambda old_logprobs, logp, adv, mask: adv.sum(), {}, "in this order or by these names"),
