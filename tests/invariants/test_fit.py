@@ -4,6 +4,7 @@ Longer than most files here: the law and its fit are held to the same curves.
 """
 
 import warnings
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -334,6 +335,17 @@ def test_whatever_the_points_the_curve_rises(rate: list[float], R0: float | None
         assert fit.at_edge
 
 
+def least_on_a_grid(C_N: Floats, R_N: Floats, w_N: Floats, R0s: Iterable[float]) -> float:
+    """Least sum of squares over curves with C_mid, B and A on a plain grid."""
+    C_mid_K = np.geomspace(C_N[0] / 4, 2 * C_N[-1], 25)[:, None]
+    share_JKN = 1 / (1 + (C_mid_K / C_N) ** np.geomspace(0.2, 10.0, 15)[:, None, None])
+    best = np.inf
+    for R0 in R0s:
+        for A in np.linspace(R0 + 0.02, 1.0, 25):
+            best = min(best, ((R0 + (A - R0) * share_JKN - R_N) ** 2 @ w_N).min())
+    return float(best)
+
+
 @pytest.mark.invariant(
     "L09",
     "No curve on a plain grid over the same range is closer to the points than the fit.",
@@ -351,12 +363,7 @@ def test_no_cell_of_a_plain_grid_is_better(
     )
     p_N = (R_N * m_N + 1) / (m_N + 2)  # binomial variance p (1 - p) / m, with p kept off 0 and 1
     w_N = m_N / (p_N * (1 - p_N)) if weighted else np.ones(len(C_N))
-    C_mid_K = np.geomspace(C_N[0] / 4, 2 * C_N[-1], 25)[:, None]
-    share_JKN = 1 / (1 + (C_mid_K / C_N) ** np.geomspace(0.2, 10.0, 15)[:, None, None])
-    best = np.inf
-    for R0 in np.linspace(0.0, 0.5, 6) if free else [law["R0"]]:
-        for A in np.linspace(R0 + 0.02, 1.0, 25):
-            best = min(best, ((R0 + (A - R0) * share_JKN - R_N) ** 2 @ w_N).min())
+    best = least_on_a_grid(C_N, R_N, w_N, np.linspace(0.0, 0.5, 6) if free else [law["R0"]])
     for name, low, high in (  # and close by: every parameter a thousandth up and down
         ("R0", 0.0 if free else law["R0"], 1.0 if free else law["R0"]),
         ("A", 0.0, 1.0),
@@ -369,6 +376,17 @@ def test_no_cell_of_a_plain_grid_is_better(
             if theta["A"] >= theta["R0"] + MIN_GAIN:  # a falling curve is none
                 best = min(best, (formula(C_N, **theta) - R_N) ** 2 @ w_N)
     assert (fit.predict(C_N) - R_N) ** 2 @ w_N <= best * (1 + 1e-9)
+
+
+@pytest.mark.invariant("L09")
+@given(st.lists(st.integers(0, 20), min_size=5, max_size=7).filter(lambda r: len(set(r)) > 1))
+def test_no_cell_is_better_for_points_on_no_curve(twentieths: list[int]) -> None:
+    # Falling, jumping, scattered: here the line's constraints a >= 0 and a + g <= 1 decide.
+    R_N = np.array(twentieths) / 20
+    C_N = np.geomspace(0.5, 32.0, len(R_N))
+    fit = fit_sigmoid(C_N, R_N)
+    best = least_on_a_grid(C_N, R_N, np.ones(len(R_N)), np.linspace(0.0, 0.95, 20))
+    assert ((fit.predict(C_N) - R_N) ** 2).sum() <= best * (1 + 1e-9) + 1e-12
 
 
 @pytest.mark.invariant("L09")
