@@ -71,7 +71,6 @@ def test_rounding_of_a_microsecond_is_not_an_overlap() -> None:
 @pytest.mark.parametrize(
     "phase",
     [
-        Phase("trainer", 0, "update", 5, 4),
         Phase("trainer", 2, "update", 0, 1),
         Phase("trainer", 1, "update", 0, 1, gpus=2),
         Phase("trainer", -1, "update", 0, 1),
@@ -80,6 +79,12 @@ def test_rounding_of_a_microsecond_is_not_an_overlap() -> None:
 def test_impossible_phases(phase: Phase) -> None:
     with pytest.raises(LedgerError, match=r"impossible phase .*the run has 2 trainer GPUs"):
         ledger(phase)
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 4), (-1, 1), (0, float("inf")), (float("nan"), 1)])
+def test_impossible_times(start: float, end: float) -> None:
+    with pytest.raises(LedgerError, match=r"impossible phase .*0 <= start <= end < infinity"):
+        ledger(Phase("trainer", 0, "update", start, end))
 
 
 def test_a_role_cannot_be_busy_for_longer_than_it_existed() -> None:
