@@ -4,11 +4,9 @@ prepare        drop zero-variance groups -> advantages -> token weights (over wh
 policy_update  log-probs -> per-token loss -> sum of weight * loss -> gradients summed -> one AdamW step
 """
 
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -23,7 +21,7 @@ from scalerl.losses import CAPPED, LOSSES, log_ratio
 from scalerl.recipe import CustomLoss, Loss, Optimizer, Recipe
 from scalerl.reduction import token_weights
 from scalerl.shapes import IdB, MaskB
-from scalerl.user_code import load_function
+from scalerl.user_code import load_function, place_and_text
 from scalerl.world import UpdateStats
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -191,10 +189,9 @@ def _explained(name: str, function: LossFn) -> LossFn:
         try:
             return function(logp_BT, behavior_logp_BT, adv_B, mask_BT)
         except Exception as error:
-            line = traceback.extract_tb(error.__traceback__)[-1]
-            said = (str(error).splitlines() or [""])[0]
+            place, said = place_and_text(error)
             raise BatchError(
-                f"{name} failed at {Path(line.filename).name}:{line.lineno}: {type(error).__name__}: {said} "
+                f"{name} failed at {place}: {type(error).__name__}: {said} "
                 f"(log-probs and mask are [B, T] = {list(logp_BT.shape)}, advantages [B])"
             ) from error
 

@@ -6,6 +6,7 @@ Recipes and sites are data; a recipe that names code runs only when the caller h
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -35,6 +36,13 @@ def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
     if not callable(function):
         raise InputError(f"{place!r} has no function {attribute!r}")
     return function
+
+
+def place_and_text(error: BaseException) -> tuple[str, str]:
+    """FILE:LINE where a user's function failed ("" if nowhere), and the first line of what the error says."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return place, (str(error).splitlines() or [""])[0]
 
 
 def _load_file(path: Path) -> Any:

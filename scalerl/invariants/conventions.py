@@ -25,7 +25,7 @@ from torch import Tensor
 
 from scalerl.errors import InputError
 from scalerl.invariants.case import Case
-from scalerl.invariants.subject import FUNCTION, LossRaised, LossUnderTest, import_of, plain_case
+from scalerl.invariants.subject import FUNCTION, LossUnderTest, import_of, tried
 
 CORRECTION_MAX = 2.0
 
@@ -202,7 +202,7 @@ def _subject(
                 f"{name} takes no {argument!r}, which the convention of {convention} has"
             )
     adapter = f"{convention}({FUNCTION}{f', keywords={dict(keywords)!r}' if keywords else ''})"
-    subject = LossUnderTest(
+    return tried(
         name=name,
         call=call,
         takes_old=takes_old,
@@ -215,10 +215,3 @@ def _subject(
             f"from scalerl.invariants.conventions import {convention}",
         ),
     )
-    try:
-        subject.evaluate(plain_case())
-    except LossRaised as error:
-        raise InputError(
-            f"{error} (on the plainest batch, [B, T] = {list(plain_case().shape)})"
-        ) from error
-    return subject

@@ -45,7 +45,7 @@ def garbage_under_the_mask(
 
 
 def _mask_fix(case: Case, grad_BT: Tensor, value: float) -> str:
-    finite = value == value and abs(value) != float("inf")
+    finite = math.isfinite(value)
     if finite and not bool(grad_BT.isfinite().all()):
         return (
             "the terms are masked after exp or min, and the backward pass meets inf * 0 = nan: mask the inputs, "

@@ -1,10 +1,8 @@
 """The loss under test: whatever form its author gave it, `evaluate(case)` is its value and gradient."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -14,6 +12,7 @@ from scalerl.errors import InputError
 from scalerl.invariants.case import Case
 from scalerl.invariants.traits import Weights
 from scalerl.reduction import Aggregation, token_weights
+from scalerl.user_code import place_and_text
 
 
 class LossRaised(Exception):
@@ -104,10 +103,8 @@ def _weights(case: Case, aggregation: Aggregation) -> Tensor:
 
 def said(name: str, error: BaseException) -> str:
     """What failed where, in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    text = (str(error).splitlines() or [""])[0]
-    return f"{name} raised {type(error).__name__}{place}: {text}"
+    place, text = place_and_text(error)
+    return f"{name} raised {type(error).__name__}{f' at {place}' if place else ''}: {text}"
 
 
 # ---- functions of the adapter's form, and per-token losses ----
@@ -194,7 +191,7 @@ def adapt(
     per_token = _is_per_token(scalar, name)
     shares = takes_weight or per_token
     call = arguments.expression(FUNCTION)
-    subject = LossUnderTest(
+    return tried(
         name=name,
         call=weighted if per_token else scalar,
         takes_old={"old_logp_BT", "behavior_logp_BT"} <= set(arguments.parts),
@@ -204,11 +201,20 @@ def adapt(
         imports=import_of(function),
         adapter=f"adapt({FUNCTION}, aggregation={aggregation!r}, keywords={dict(keywords or {})!r})",
     )
+
+
+def tried(**parts: Any) -> LossUnderTest:
+    """A `LossUnderTest` of these parts, after a call on the plainest batch there is: what fails there fits no adapter.
+
+    Raises:
+        InputError: it raised, or returned what is no loss.
+    """
+    subject, plain = LossUnderTest(**parts), plain_case()
     try:
-        subject.evaluate(plain_case())
+        subject.evaluate(plain)
     except LossRaised as error:
         raise InputError(
-            f"{error} (on the plainest batch, [B, T] = {list(plain_case().shape)})"
+            f"{error} (on the plainest batch, [B, T] = {list(plain.shape)})"
         ) from error
     return subject
 
