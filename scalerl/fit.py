@@ -5,12 +5,9 @@
 A, B and C_mid lie on a ridge: many triples draw almost the same curve through the points one has.
 `rmse` says how well the curve meets the points, never how well the parameters are known.
 
-Given (C_mid, B) the curve is a straight line in s, so A (and R0) follow in closed form. The
-relative grid therefore searches two numbers only, u = ln C_mid and ln B, and Newton steps on the
-same two polish its best cells. Numpy alone: a fit must not cost the import of an optimiser.
+The search lies in `fit_search`, intervals in `uncertainty`, and what to make of both in `forecast`.
+Needs numpy alone, and imports in no time: the screen that follows a run fits at every evaluation.
 
-Axis letters: N points, K values of C_mid, J values of B, M values of A, S starts or front runners.
-Longer than most files here: the search serves `fit_sigmoid` alone, and both grids share its parts.
 Source of the law and of the paper's grid: arXiv 2510.13786 (ScaleRL).
 """
 
@@ -21,31 +18,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.curves.search import (
+    DRAWN_C_MID_K,
+    MIN_GAIN,
+    PAPER_A_M,
+    PAPER_C_MID_K,
+    Floats,
+    Real,
+    fit_paper,
+    fit_relative,
+    log_compute,
+)
 from scalerl.errors import InputError
 
 Grid = Literal["relative", "paper", "paper-drawn"]
-Real = float | int  # spelt out: checked at run time, an int is no float
 Numbers = Real | Sequence[Real] | NDArray[Any]
-Floats = NDArray[np.float64]
-_Found = tuple[float, float, float, float, bool]  # R0, A, B, C_mid, at_edge
 
-MIN_POINTS = 4
-MIN_GAIN = 1e-6  # A - R0 is at least this: below it the curve is flat and B, C_mid mean nothing
-B_BOUNDS = (0.2, 10.0)  # published exponents lie in 1.2 .. 5.0
-# C_mid may lie this far outside the positive compute of the points. A knee to the right has not
-# been seen and is a guess. On simulated early windows (15 to 40 points, sd 0.01, last C half of
-# C_mid) a reach of 2 gave the smallest error of A: a longer one sends A to 1 more often, a shorter
-# one holds the forecast down.
-REACH_LEFT, REACH_RIGHT = 4.0, 2.0
-PAPER_A_M = np.linspace(0.450, 0.800, 71)
-PAPER_C_MID_K = np.linspace(100.0, 40_000.0, 100)
-# The published C_mid lie on these two lines, not on the one that the paper's text states.
-DRAWN_C_MID_K = np.unique(
-    np.concatenate([np.linspace(100.0, 4_000.0, 100), np.linspace(0.0, 12_000.0, 100)[1:]])
-)
-# Stands for ln 0: s underflows to exactly 0 for every B allowed, and 0 * LN_ZERO is 0, not NaN.
-LN_ZERO = -1e6
-TINY = np.finfo(np.float64).tiny  # keeps 0 / 0 at 0
+MIN_POINTS = 5
 
 
 class FitError(InputError, ValueError):
@@ -116,6 +105,13 @@ class SigmoidFit:
             )
         return self.C_mid * (q / (1.0 - q)) ** (1.0 / self.B)
 
+    def knee_seen(self, last_C: Real) -> bool:
+        """Whether the points reach twice C_mid, and no limit of the search chose the numbers.
+
+        Without it the ceiling, and any forecast, is a guess, however small the rmse.
+        """
+        return not self.at_edge and last_C >= 2.0 * self.C_mid
+
     def marginal_gain(self, C: Numbers) -> Floats:
         """dR/dC, pass rate per unit of compute.
 
@@ -140,6 +136,7 @@ def fit_sigmoid(
     grid: Grid | None = None,
     n: Numbers | None = None,
     k: Numbers | None = None,
+    se: Numbers | None = None,
 ) -> SigmoidFit:
     """Least-squares sigmoid through evaluation points, in any order.
 
@@ -160,63 +157,86 @@ def fit_sigmoid(
             squares. "paper-drawn": C_mid one of the values at which the paper's published ones lie,
             at most 12,000. Both need R0, and C in GPU-hours.
         n, k: prompts, and completions per prompt, behind each R; one number or one per point. A
-            point then weighs by its binomial precision n k / (R (1 - R)); None weighs all alike.
+            point then weighs by its binomial precision n k / (R (1 - R)), for a log that keeps no
+            more; completions of one prompt are not independent, so give `se` where it is known.
+        se: standard error of each R > 0, from per-prompt pass counts; a point weighs 1 / se^2.
+
+    Without n, k and se all points weigh alike.
 
     Raises:
         FitError: on input that no curve can be fitted to.
     """
-    C_N, R_N = _points(C, R)
-    w_N, keep_N = _weights(R_N, n, k), _inside(C_N, window)
-    C_N, R_N, w_N = C_N[keep_N], R_N[keep_N], w_N[keep_N]
-    _check_enough(C_N, R_N, R0, len(keep_N))
-    with np.errstate(divide="ignore"):
-        x_N = np.maximum(np.log(C_N), LN_ZERO)
-    if grid is None or grid == "relative":
-        R0_hat, A, B, C_mid, at_edge = _fit_relative(x_N, R_N, w_N, R0)
-    elif grid not in ("paper", "paper-drawn"):
-        raise FitError(f"grid={grid!r} is none of None, 'relative', 'paper', 'paper-drawn'")
-    elif R0 is None:
-        raise FitError(f"grid={grid!r} searches A, B and C_mid only: give R0, or leave grid out")
-    else:
-        C_mid_K = PAPER_C_MID_K if grid == "paper" else DRAWN_C_MID_K
-        R0_hat, A, B, C_mid, at_edge = _fit_paper(x_N, R_N, w_N, R0, C_mid_K)
-    residual_N = sigmoid(C_N, R0=R0_hat, A=A, B=B, C_mid=C_mid) - R_N
-    return SigmoidFit(
-        R0=R0_hat,
-        A=A,
-        B=B,
-        C_mid=C_mid,
-        rmse=float(np.sqrt(np.mean(residual_N**2))),
-        n=len(C_N),
-        R0_fixed=R0 is not None,
-        grid=grid or "relative",
-        at_edge=at_edge,
-    )
+    return fit_points(usable_points(C, R, R0=R0, window=window, n=n, k=k, se=se), grid)
 
 
-def fit_curve(
-    points: Sequence[tuple[float, float]],
+@dataclass(frozen=True)
+class Points:
+    """Checked evaluations in order of compute, inside the window. One row: 50.0, 0.61, 1.0.
+
+    C_N: compute, >= 0. R_N: pass rates. w_N: weights, up to a constant; all ones when none are known.
+    R0: the given pass rate before RL, None to fit it.
+    """
+
+    C_N: Floats
+    R_N: Floats
+    w_N: Floats
+    R0: Real | None
+
+
+def usable_points(
+    C: Numbers,
+    R: Numbers,
     *,
     R0: Real | None = None,
     window: tuple[Real, Real] | None = None,
-    grid: Grid | None = None,
-) -> SigmoidFit:
-    """`fit_sigmoid` on points (C, R), with R0 read off the evaluation before any compute, if there is one.
+    n: Numbers | None = None,
+    k: Numbers | None = None,
+    se: Numbers | None = None,
+) -> Points:
+    """The points of a fit; arguments and errors as in `fit_sigmoid`."""
+    C_N, R_N = checked(C, R)
+    w_N, keep_N = _weights(R_N, n, k, se), _inside(C_N, window)
+    C_N, R_N, w_N = C_N[keep_N], R_N[keep_N], w_N[keep_N]
+    _check_enough(C_N, R_N, R0, len(keep_N))
+    order_N = np.argsort(C_N, kind="stable")
+    return Points(C_N[order_N], R_N[order_N], w_N[order_N], R0)
 
-    The window does not apply to it: that chooses the points to fit. Measured, R0 is not free to trade off
-    against B; left free it bends a forecast from an early window.
-    """
-    measured = [R for C, R in points if C == 0.0]
-    if R0 is None and measured:
-        R0 = sum(measured) / len(measured)
-    kept = [(C, R) for C, R in points if C > 0.0]
-    return fit_sigmoid([C for C, _ in kept], [R for _, R in kept], R0=R0, window=window, grid=grid)
+
+def fit_points(points: Points, grid: Grid | None = None) -> SigmoidFit:
+    """`fit_sigmoid` on points that have been checked."""
+    x_N = log_compute(points.C_N)
+    if grid is None or grid == "relative":
+        found = fit_relative(x_N, points.R_N, points.w_N, points.R0)
+    elif grid not in ("paper", "paper-drawn"):
+        raise FitError(f"grid={grid!r} is none of None, 'relative', 'paper', 'paper-drawn'")
+    elif points.R0 is None:
+        raise FitError(f"grid={grid!r} searches A, B and C_mid only: give R0, or leave grid out")
+    elif points.R0 >= PAPER_A_M[-1] - MIN_GAIN:
+        raise FitError(f"R0 = {points.R0}: the paper's grid ends at A = 0.800; leave grid out")
+    else:
+        C_mid_K = PAPER_C_MID_K if grid == "paper" else DRAWN_C_MID_K
+        found = fit_paper(x_N, points.R_N, points.w_N, points.R0, C_mid_K)
+    curve = {"R0": found.R0, "A": found.A, "B": found.B, "C_mid": found.C_mid}
+    residual_N = sigmoid(points.C_N, **curve) - points.R_N
+    return SigmoidFit(
+        **curve,
+        rmse=float(np.sqrt(np.mean(residual_N**2))),
+        n=len(points.C_N),
+        R0_fixed=points.R0 is not None,
+        grid=grid or "relative",
+        at_edge=found.at_edge,
+    )
 
 
 # ---- what goes in --------------------------------------------------------------------------------
 
 
-def _points(C: Numbers, R: Numbers) -> tuple[Floats, Floats]:
+def checked(C: Numbers, R: Numbers) -> tuple[Floats, Floats]:
+    """Compute and pass rates as arrays, every one of them possible.
+
+    Raises:
+        FitError: two lengths, or a compute or pass rate that is none.
+    """
     C_N, R_N = np.asarray(C, dtype=np.float64), np.asarray(R, dtype=np.float64)
     if C_N.ndim != 1 or C_N.shape != R_N.shape:
         raise FitError(f"C has shape {C_N.shape}, R {R_N.shape}: give two lists of one length")
@@ -230,12 +250,16 @@ def _points(C: Numbers, R: Numbers) -> tuple[Floats, Floats]:
     return C_N, R_N
 
 
-def _weights(R_N: Floats, n: Numbers | None, k: Numbers | None) -> Floats:
-    """Binomial precision of each pass rate, up to a constant; ones when n and k are None.
+def _weights(
+    R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers | None = None
+) -> Floats:
+    """Precision of each pass rate, up to a constant: 1 / se^2, else binomial, else ones.
 
     (R m + 1) / (m + 2), m = n k, stands for R inside the variance: 0 of m passes is weak evidence
     that the rate is near 0, not proof, and must not weigh infinitely.
     """
+    if se is not None:
+        return _precisions(R_N, n, k, se)
     if n is None and k is None:
         return np.ones(len(R_N))
     if n is None or k is None:
@@ -247,6 +271,17 @@ def _weights(R_N: Floats, n: Numbers | None, k: Numbers | None) -> Floats:
         raise FitError(f"n k = {m_N.min()}: a pass rate needs completions; drop the point")
     p_N = (R_N * m_N + 1.0) / (m_N + 2.0)
     return m_N / (p_N * (1.0 - p_N))
+
+
+def _precisions(R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers) -> Floats:
+    se_N = np.asarray(se, dtype=np.float64)
+    if n is not None or k is not None:
+        raise FitError("se and n, k both say how well a point is known: give one of them")
+    if se_N.shape not in ((), R_N.shape):
+        raise FitError(f"se has shape {se_N.shape}: give one number, or one per point ({len(R_N)})")
+    if not np.all((se_N > 0.0) & np.isfinite(se_N)):
+        raise FitError(f"se = {se_N.min()}: a standard error is > 0; leave se out if it is unknown")
+    return np.broadcast_to(1.0 / se_N**2, R_N.shape)
 
 
 def _inside(C_N: Floats, window: tuple[Real, Real] | None) -> NDArray[np.bool_]:
@@ -275,173 +310,9 @@ def _check_enough(C_N: Floats, R_N: Floats, R0: Real | None, given: int) -> None
         raise FitError(f"R = {R_N[0]} at all {len(R_N)} points has no knee: wait until it moves")
 
 
-# ---- the search ----------------------------------------------------------------------------------
-
-
 def _share(C: Numbers, B: Real, C_mid: Real) -> Floats:
     C_N = np.asarray(C, dtype=np.float64)
     if not np.all(C_N >= 0.0):
         raise FitError(f"C = {C}: compute is >= 0")
     with np.errstate(divide="ignore", over="ignore"):  # ln 0 and exp(large) give the right limits
         return np.asarray(1.0 / (1.0 + np.exp(-B * (np.log(C_N) - np.log(C_mid)))))
-
-
-def _shape(x_N: Floats, u: Floats, lnB: Floats | np.float64) -> tuple[Floats, Floats, Floats]:
-    """(s, ds/du, ds/dlnB) at x = ln C; u and lnB broadcast against x_N."""
-    z = np.exp(lnB) * (x_N - u)
-    s = 1.0 / (1.0 + np.exp(-z))
-    slope = s * (1.0 - s)
-    return s, -np.exp(lnB) * slope, z * slope
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Least-squares line y = a + g s for many shapes s at once: a >= 0, g >= MIN_GAIN, a + g <= 1.
-
-    R0 given: a = R0. Free: a convex parabola over a triangle, so the minimum is the unconstrained
-    one when feasible, else the best of those along the three edges.
-    """
-
-    y_N: Floats
-    w_N: Floats  # sums to 1
-    R0: Real | None
-
-    def solve(self, s: Floats) -> tuple[Floats, Floats, Floats]:
-        """(a, g, sse), one per row of s[..., N]; sse from moments, so to 1e-16 absolute only."""
-        s1, ss, sy = s @ self.w_N, (s * s) @ self.w_N, s @ (self.w_N * self.y_N)
-        y1, yy = self.w_N @ self.y_N, self.w_N @ self.y_N**2
-
-        def sse(a: Floats, g: Floats) -> Floats:
-            return yy - 2 * a * y1 - 2 * g * sy + a * a + 2 * a * g * s1 + g * g * ss
-
-        if self.R0 is not None:
-            a = np.full_like(s1, self.R0)
-            g = np.clip((sy - a * s1) / np.maximum(ss, TINY), MIN_GAIN, 1.0 - self.R0)
-            return a, g, sse(a, g)
-        g = (sy - s1 * y1) / np.maximum(ss - s1 * s1, TINY)
-        a = y1 - g * s1
-        inside = (g >= MIN_GAIN) & (a >= 0.0) & (a + g <= 1.0)
-        g_low = np.clip(sy / np.maximum(ss, TINY), MIN_GAIN, 1.0)  # edge a = 0: y = g s
-        # Edge a + g = 1: 1 - y = g (1 - s).
-        g_top = (1 - y1 - s1 + sy) / np.maximum(1 - 2 * s1 + ss, TINY)
-        g_top = np.clip(g_top, MIN_GAIN, 1.0)
-        g_flat = np.full_like(g, MIN_GAIN)
-        a_flat = np.clip(y1 - MIN_GAIN * s1, 0.0, 1.0 - MIN_GAIN)
-        a_4 = np.stack([a, np.zeros_like(g), 1.0 - g_top, a_flat])
-        g_4 = np.stack([g, g_low, g_top, g_flat])
-        sse_4 = sse(a_4, g_4)
-        sse_4[0] = np.where(inside, -np.inf, np.inf)
-        best = np.argmin(sse_4, axis=0)[None]
-        a, g = np.take_along_axis(a_4, best, 0)[0], np.take_along_axis(g_4, best, 0)[0]
-        return a, g, sse(a, g)
-
-    def slope(self, x_N: Floats, theta_S2: Floats) -> tuple[Floats, Floats]:
-        """(sse, d sse / d theta) at theta = (ln C_mid, ln B), sse from residuals.
-
-        The gradient is exact: at the best line, moving the line changes nothing to first order.
-        """
-        s, ds_du, ds_dlnB = _shape(x_N, theta_S2[..., :1], theta_S2[..., 1:])
-        a, g, _ = self.solve(s)
-        r = a[..., None] + g[..., None] * s - self.y_N
-        wr = 2.0 * g[..., None] * self.w_N * r
-        grad = np.stack([(wr * ds_du).sum(-1), (wr * ds_dlnB).sum(-1)], axis=-1)
-        return (r * r) @ self.w_N, grad
-
-
-def _fit_relative(x_N: Floats, R_N: Floats, w_N: Floats, R0: Real | None) -> _Found:
-    """Best cells of a grid over (ln C_mid, ln B), then Newton from them."""
-    seen_N = x_N[x_N > LN_ZERO]  # the limits of C_mid move with the points: no unit enters
-    low = np.array([seen_N.min() - np.log(REACH_LEFT), np.log(B_BOUNDS[0])])
-    high = np.array([seen_N.max() + np.log(REACH_RIGHT), np.log(B_BOUNDS[1])])
-    line = _Line(R_N, w_N / w_N.sum(), R0)
-    u_K, lnB_J = np.linspace(low[0], high[0], 40), np.linspace(low[1], high[1], 24)
-    with np.errstate(over="ignore"):
-        sse_JK = np.stack([line.solve(_shape(x_N, u_K[:, None], lnB)[0])[2] for lnB in lnB_J])
-        # One start in each third of the exponents: gentle, middling and steep are the basins.
-        starts = []
-        for rows in np.split(np.arange(len(lnB_J)), 3):
-            j, k = np.unravel_index(np.argmin(sse_JK[rows]), (len(rows), len(u_K)))
-            starts.append((u_K[k], lnB_J[rows[j]]))
-        theta_S2 = _newton(line, x_N, np.array(starts), low, high)
-        theta = theta_S2[np.argmin(line.slope(x_N, theta_S2)[0])]
-        a, g, _ = line.solve(_shape(x_N, theta[:1], theta[1:])[0][None])
-    R0_hat, A = float(a[0]), min(float(a[0] + g[0]), 1.0)
-    at_limit = np.any((theta - low < 1e-6) | (high - theta < 1e-6))
-    at_edge = bool(at_limit or A > 1.0 - 1e-9 or A - R0_hat < 2 * MIN_GAIN)
-    return R0_hat, A, float(np.exp(theta[1])), float(np.exp(theta[0])), at_edge
-
-
-def _newton(line: _Line, x_N: Floats, theta_S2: Floats, low: Floats, high: Floats) -> Floats:
-    """Damped Newton inside the box low..high, all starts at once; no start ends above itself.
-
-    Second derivatives are differences of the exact gradient. Gauss-Newton would drop the part with
-    the residuals, and then crawl along the ridge.
-    """
-    h = 1e-6
-    nudge_32 = np.array([[0.0, 0.0], [h, 0.0], [0.0, h]])
-    damping_S = np.zeros(len(theta_S2))
-    for _ in range(60):
-        sse_S3, grad_S32 = line.slope(x_N, theta_S2[:, None] + nudge_32)
-        sse_S, grad_S2 = sse_S3[:, 0], grad_S32[:, 0]
-        hess_S22 = (grad_S32[:, 1:] - grad_S32[:, :1]) / h
-        hess_S22 = (hess_S22 + hess_S22.transpose(0, 2, 1)) / 2
-        held_S2 = ((theta_S2 <= low) & (grad_S2 > 0)) | ((theta_S2 >= high) & (grad_S2 < 0))
-        hess_S22 = np.where(held_S2[:, :, None] | held_S2[:, None, :], 0.0, hess_S22)
-        grad_S2 = np.where(held_S2, 0.0, grad_S2)
-        lam_S2, V_S22 = np.linalg.eigh(hess_S22)
-        lam_S2 = np.abs(lam_S2)  # a saddle is left downhill
-        top_S1 = lam_S2.max(axis=1, keepdims=True) + TINY
-        lam_S2 = np.maximum(lam_S2, 1e-12 * top_S1) + damping_S[:, None] * top_S1
-        step_S2 = -np.einsum("sij,sj,skj,sk->si", V_S22, 1.0 / lam_S2, V_S22, grad_S2)
-        step_S2 /= np.maximum(1.0, np.abs(step_S2).max(axis=1, keepdims=True))
-        next_S2 = np.clip(theta_S2 + step_S2, low, high)
-        settled_S = np.abs(next_S2 - theta_S2).max(axis=1) < 1e-12
-        # Near the minimum sse is flat to its last bit while the gradient still points: allow that.
-        better_S = line.slope(x_N, next_S2)[0] <= sse_S * (1.0 + 1e-12)
-        theta_S2 = np.where(better_S[:, None], next_S2, theta_S2)
-        eased_S = np.where(damping_S > 1e-6, damping_S / 10, 0.0)
-        damping_S = np.where(better_S, eased_S, np.maximum(10 * damping_S, 1e-3))
-        if np.all(settled_S | (damping_S > 1e9)):
-            break
-    return theta_S2
-
-
-def _fit_paper(x_N: Floats, R_N: Floats, w_N: Floats, R0: Real, C_mid_K: Floats) -> _Found:
-    """Least squares over the cells (A, C_mid), B by least squares in each.
-
-    The cells of one C_mid share s, so two moments of s on a fine line of B give sse at every A, and
-    a parabola through the best three its minimum over B. Only the front runners need more.
-    """
-    A_M = PAPER_A_M[PAPER_A_M > R0 + MIN_GAIN]
-    if not len(A_M):
-        raise FitError(f"R0 = {R0}: the paper's grid ends at A = 0.800; leave grid out")
-    low, high = np.log(B_BOUNDS)
-    lnB_J, u_K = np.linspace(low, high, 121), np.log(C_mid_K)
-    y_N, w_N, gain_M = R_N - R0, w_N / w_N.sum(), A_M - R0
-    with np.errstate(over="ignore"):
-        sse_MJK = np.empty((len(A_M), len(lnB_J), len(u_K)))  # less the constant sum of w y^2
-        for j, lnB in enumerate(lnB_J):
-            s_KN = _shape(x_N, u_K[:, None], lnB)[0]
-            sy_K, ss_K = s_KN @ (w_N * y_N), (s_KN * s_KN) @ w_N
-            sse_MJK[:, j] = gain_M[:, None] * (gain_M[:, None] * ss_K - 2.0 * sy_K)
-        j_MK = np.clip(np.argmin(sse_MJK, axis=1), 1, len(lnB_J) - 2)
-        left, mid, right = (
-            np.take_along_axis(sse_MJK, j_MK[:, None] + d, 1)[:, 0] for d in (-1, 0, 1)
-        )
-        bend = np.maximum(left - 2.0 * mid + right, TINY)
-        shift_MK = np.clip((left - right) / (2.0 * bend), -1.0, 1.0)
-        guess_MK = mid + shift_MK * (right - left) / 2.0 + shift_MK**2 * bend / 2.0
-        m_S, k_S = np.unravel_index(np.argsort(guess_MK, axis=None)[:64], guess_MK.shape)
-        lnB_S = lnB_J[j_MK[m_S, k_S]] + shift_MK[m_S, k_S] * (lnB_J[1] - lnB_J[0])
-        gain_S1 = gain_M[m_S, None]
-        for _ in range(8):  # Gauss-Newton
-            s_SN, _, ds_SN = _shape(x_N, u_K[k_S, None], lnB_S[:, None])
-            r_SN, J_SN = gain_S1 * s_SN - y_N, gain_S1 * ds_SN
-            step_S = ((r_SN * J_SN) @ w_N) / np.maximum((J_SN * J_SN) @ w_N, TINY)
-            lnB_S = np.clip(lnB_S - np.clip(step_S, -0.1, 0.1), low, high)
-        r_SN = gain_S1 * _shape(x_N, u_K[k_S, None], lnB_S[:, None])[0] - y_N
-    best = np.argmin((r_SN * r_SN) @ w_N)
-    m, k, lnB = m_S[best], k_S[best], lnB_S[best]
-    B_inside = low + 1e-6 < lnB < high - 1e-6
-    at_edge = m in (0, len(A_M) - 1) or k in (0, len(u_K) - 1) or not B_inside
-    return float(R0), float(A_M[m]), float(np.exp(lnB)), float(C_mid_K[k]), bool(at_edge)

@@ -11,9 +11,10 @@ from typing import Any
 from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
+from scalerl.curves.curve import curve_of_run, fit_curve
 from scalerl.errors import Deadlock, InputError
 from scalerl.events import Event, EventLog, evaluations, read_events
-from scalerl.fit import FitError, SigmoidFit, fit_curve
+from scalerl.fit import FitError, SigmoidFit
 from scalerl.loop import Control, Loop
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
@@ -142,7 +143,7 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     """Run the loop, then write what the curve says as the last event."""
     status = await loop.run()
     points = evaluations(read_events(folder / "events.jsonl"))
-    fit, no_fit = fit_points(points)
+    fit, no_fit = fit_run(points)
     gpu_hours = loop.gpu_hours()
     loop.emit("done", status=status, fit=asdict(fit) if fit else None, gpu_hours=gpu_hours)
     return RunResult(
@@ -159,7 +160,7 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     )
 
 
-def fit_points(points: list[Event]) -> tuple[SigmoidFit | None, str | None]:
+def fit_run(points: list[Event]) -> tuple[SigmoidFit | None, str | None]:
     """The sigmoid through evaluation events; or None, and the reason why there is none to fit."""
     rates = [event["pass_rate"] for event in points]
     if len(rates) > 1 and rates[-1] <= rates[0]:
@@ -168,7 +169,7 @@ def fit_points(points: list[Event]) -> tuple[SigmoidFit | None, str | None]:
             "the curve ends no higher than it began, and a rising sigmoid says nothing of it",
         )
     try:
-        return fit_curve([(event["C"], event["pass_rate"]) for event in points]), None
+        return fit_curve(curve_of_run(points, "run")), None
     except FitError as error:
         return None, str(error)
 

@@ -4,12 +4,13 @@ import io
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
+
+from tui.cli_curves import compare_command, fit_command
+from tui.console import INTERRUPTED, Json, errors, fail
 
 app = typer.Typer(
     name="scalerl",
@@ -19,11 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-INTERRUPTED = 130
-
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
-]
+app.command("fit")(fit_command)
+app.command("compare")(compare_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -84,45 +82,6 @@ def run_command(
             allow_code=allow_code,
             as_json=as_json,
         )
-
-
-@app.command("fit")
-def fit_command(
-    source: Annotated[
-        Path, typer.Argument(metavar="FILE_OR_RUN", help="A run folder, an events.jsonl, or a CSV.")
-    ],
-    x: Annotated[
-        str | None, typer.Option("--x", metavar="COL", help="CSV column with the compute.")
-    ] = None,
-    y: Annotated[
-        str | None, typer.Option("--y", metavar="COL", help="CSV column with the pass rate.")
-    ] = None,
-    r0: Annotated[
-        float | None,
-        typer.Option(
-            "--r0", metavar="R0", help="Pass rate before RL; by default that at C = 0, or fitted."
-        ),
-    ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option("--window", metavar="LO:HI", help="Only points with LO <= C <= HI."),
-    ] = None,
-    grid: Annotated[
-        str | None,
-        typer.Option("--grid", metavar="paper|paper-drawn", help="The paper's grid; needs --r0."),
-    ] = None,
-    at: Annotated[
-        list[float] | None,
-        typer.Option("--at", metavar="C", help="Predict the pass rate at C; repeatable."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Fit the sigmoid R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B) to a run or a CSV."""
-    from tui.fitting import fit_source, show_fit
-
-    with errors():
-        curve = fit_source(source, x=x, y=y, r0=r0, window=window, grid=grid)
-        show_fit(curve, at or [], as_json=as_json)
 
 
 @app.command("check")
@@ -279,26 +238,6 @@ def list_names(as_json: bool) -> None:
     for name, about in names().items():
         table.add_row(name, about)
     Console().print(table)
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    """What a person can mend is one sentence and exit status 2; a run that failed is one and exit status 1."""
-    from scalerl.errors import InputError, ScaleRLError
-
-    try:
-        yield
-    except InputError as error:
-        fail(str(error))
-    except ScaleRLError as error:
-        fail(str(error), status=1)
-    except KeyboardInterrupt as interrupt:
-        fail(str(interrupt) or "interrupted", status=INTERRUPTED)
-
-
-def fail(message: str, *, status: int = 2) -> NoReturn:
-    print(f"scalerl: {message}", file=sys.stderr)
-    raise typer.Exit(status)
 
 
 def main() -> None:

@@ -1,132 +1,136 @@
-"""`scalerl fit`: a curve from a run or a CSV, fitted, drawn, and read off at given compute."""
+"""`scalerl fit`: a curve from a run, a CSV or the paper, fitted, drawn, and told with all its doubts."""
 
-import csv
 import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from scalerl.curves.sources import Source, published_names, read_source
 from scalerl.errors import InputError
-from scalerl.events import evaluations, read_events
-from scalerl.fit import FitError, Grid, SigmoidFit, fit_curve
-from tui.curve import plot_curve
+from scalerl.fit import FitError, Grid, SigmoidFit
 
-X_NAMES = ("gpu_hours", "gpu_h", "C", "compute")
-Y_NAMES = ("pass_rate", "R", "reward")
+if TYPE_CHECKING:
+    from scalerl.curves.uncertainty import Interval
+    from scalerl.forecast import Forecast
+
+SHARES = (0.5, 0.8, 0.9)
+BOOTSTRAP = 1_000
 
 
 @dataclass(frozen=True)
-class FittedCurve:
-    """Points (C, R), their unit, and the sigmoid through those in the window."""
+class FitRequest:
+    """What was asked for; each field as the option of its name."""
 
-    points: list[tuple[float, float]]
-    unit: str
-    window: tuple[float, float] | None
-    fit: SigmoidFit
-    R0_from: str  # "given", "measured" at C = 0, or "fitted"
+    source: str
+    x: str | None = None
+    y: str | None = None
+    select: tuple[str, ...] = ()
+    unit: str | None = None
+    R0: float | None = None
+    window: str | None = None
+    grid: str | None = None
+    at: tuple[float, ...] = ()
+    drift: tuple[float, ...] = ()
+    extend: float | None = None
+    price: float = 1.0
+    plot: Path | None = None
+    register: bool = False
+    seed: int = 0
 
-    @property
-    def last_C(self) -> float:
-        """The largest compute that the fit has seen."""
-        end = self.window[1] if self.window else math.inf
-        return max(C for C, _ in self.points if C <= end)
+    def __post_init__(self) -> None:
+        for option, values in (("--at", self.at), ("--drift", self.drift)):
+            for C in values:
+                if not (math.isfinite(C) and C > 0):
+                    raise InputError(f"{option} {C}: compute is a finite number above 0")
 
 
-def fit_source(
-    source: Path,
-    *,
-    x: str | None,
-    y: str | None,
-    r0: float | None,
-    window: str | None,
-    grid: str | None,
-) -> FittedCurve:
-    """Read and fit.
+def fit(asked: FitRequest, *, as_json: bool) -> None:
+    """Read, fit and print.
 
     Raises:
-        InputError: no such file or column, a value that is no number, too few points, or a grid without R0.
+        InputError: no such source or column, a value that is no number, too few points, or a grid without R0.
     """
-    points, unit = read_points(source, x, y)
-    limits = _window(window) if window else None
-    if grid is not None and grid not in get_args(Grid):
-        raise InputError(f"--grid {grid!r}: must be one of {', '.join(get_args(Grid))}")
-    try:
-        fit = fit_curve(points, R0=r0, window=limits, grid=cast(Grid | None, grid))
-    except FitError as error:
-        raise InputError(f"{source}: {error}") from None
-    measured = any(C == 0.0 for C, _ in points)
-    R0_from = "given" if r0 is not None else "measured" if measured else "fitted"
-    return FittedCurve(points, unit, limits, fit, R0_from)
+    source = read_source(asked.source, x=asked.x, y=asked.y, select=asked.select, unit=asked.unit)
+    made = forecast_of(source, asked.R0, parse_window(asked.window), parse_grid(asked.grid))
+    said = ""
+    if asked.register:
+        from tui.recording import register
 
+        said = register(asked, made)
+    if asked.plot is not None:
+        from tui.figures import save_fit
 
-def read_points(
-    source: Path, x: str | None, y: str | None
-) -> tuple[list[tuple[float, float]], str]:
-    """Points in order of compute, and the unit of compute."""
-    log = source / "events.jsonl" if source.is_dir() else source
-    if log.suffix == ".jsonl":
-        points = [(float(e["C"]), float(e["pass_rate"])) for e in evaluations(read_events(log))]
-        if not points:
-            raise InputError(f"{log} holds no evaluation yet")
-        return points, "GPU-h"
-    return _read_csv(source, x, y)
-
-
-def _read_csv(path: Path, x: str | None, y: str | None) -> tuple[list[tuple[float, float]], str]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    if not rows:
-        raise InputError(f"{path} has no rows below its header")
-    columns = [name for name in rows[0] if name]
-    x, y = (
-        x or _default(columns, X_NAMES, "--x", path),
-        y or _default(columns, Y_NAMES, "--y", path),
-    )
-    for name in (x, y):
-        if name not in columns:
-            raise InputError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
-    points = [
-        (_number(row[x], x, line, path), _number(row[y], y, line, path))
-        for line, row in enumerate(rows, 2)
-    ]
-    return sorted(points), "GPU-h" if x in X_NAMES else x
-
-
-def show_fit(curve: FittedCurve, at: list[float], *, as_json: bool) -> None:
-    """Print the fitted curve, in text or as one JSON document."""
-    fit = curve.fit
-    for C in at:
-        if not (math.isfinite(C) and C >= 0):
-            raise InputError(f"--at {C}: compute is a finite number, 0 or more")
-    forecast = [{"C": C, "R": float(fit.predict(C))} for C in at]
+        save_fit(asked.plot, made, made.whole, asked.at)
     if as_json:
-        window = [end if math.isfinite(end) else None for end in curve.window or ()] or None
-        about = {
-            "window": window,
-            "unit": curve.unit,
-            "R0_from": curve.R0_from,
-            "warning": knee_warning(fit, curve.last_C),
-            "forecast": forecast,
-        }
-        print(json.dumps({**asdict(fit), **about}, indent=2, allow_nan=False))
+        print(json.dumps(document(made, asked.at), indent=2, allow_nan=False))
         return
     from rich.console import Console
 
+    from tui.fit_report import report
+
     console = Console(highlight=False, soft_wrap=True)
-    console.print(
-        "\n".join(
-            plot_curve(curve.points, fit, width=min(console.width, 110), height=20, unit=curve.unit)
+    console.print("\n".join(report(source, made, asked, min(console.width, 110))), markup=False)
+    if said:
+        console.print(said, markup=False)
+
+
+def forecast_of(
+    source: Source, R0: float | None, window: tuple[float, float] | None, grid: Grid | None
+) -> "Forecast":
+    """The forecast of a source; an error says whose it is."""
+    from scalerl.forecast import forecast
+
+    try:
+        return forecast(
+            source.curves, R0=R0, window=window, grid=grid, events=source.events, name=source.name
         )
-    )
-    console.print(fit_sentence(fit, curve.unit, curve.R0_from))
-    if warning := knee_warning(fit, curve.last_C):
-        console.print(warning)
-    for row in forecast:
-        console.print(f"R({row['C']:g} {curve.unit}) = {row['R']:.3f}")
+    except FitError as error:
+        raise InputError(f"{source.name}: {error}") from None
+
+
+def document(made: "Forecast", at: tuple[float, ...]) -> dict[str, Any]:
+    """The fit as JSON. An end of null: the search found none on that side."""
+    rates = [(C, made.rate(C)) for C in at]
+    return {
+        "A": asdict(made.A()),
+        "B": asdict(made.B()),
+        "C_mid": asdict(made.C_mid()),
+        "R0": asdict(made.R0()),
+        "rmse": made.fit.rmse,
+        "n": made.fit.n,
+        "window": [end if math.isfinite(end) else None for end in made.window or ()] or None,
+        "unit": made.curve.unit,
+        "verdict": made.verdict,
+        "forecast": [{"C": C, "R": R.value, "lo": R.lo, "hi": R.hi} for C, R in rates],
+        "rivals": [asdict(rival) for rival in made.rivals],
+        "alarms": [asdict(alarm) for alarm in made.alarms],
+    }
+
+
+def list_published(*, as_json: bool) -> None:
+    """Every curve of the paper that can be named."""
+    names = [f"paper:{name}" for name in published_names()]
+    print(json.dumps(names, indent=2) if as_json else "\n".join(names))
+
+
+def parse_window(text: str | None) -> tuple[float, float] | None:
+    """LO:HI, either end open."""
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(low or "0"), float(high or "inf")
+    except ValueError:
+        raise InputError(f"--window {text!r} is not LO:HI, e.g. 1500:50000") from None
+
+
+def parse_grid(name: str | None) -> Grid | None:
+    if name is not None and name not in get_args(Grid):
+        raise InputError(f"--grid {name!r}: must be one of {', '.join(get_args(Grid))}")
+    return cast(Grid | None, name)
 
 
 def fit_sentence(fit: SigmoidFit, unit: str, R0_from: str) -> str:
@@ -141,35 +145,25 @@ def knee_warning(fit: SigmoidFit, last_C: float) -> str | None:
     """Why the ceiling, and any forecast, must not be believed; None if neither reason is there."""
     if fit.at_edge:
         return "warning: a limit of the search chose these numbers: A and any forecast are guesses"
-    if last_C < 2 * fit.C_mid:
+    if not fit.knee_seen(last_C):
         return f"warning: the last C, {last_C:.4g}, is below twice C_mid: A and any forecast are guesses"
     return None
 
 
-def _window(text: str) -> tuple[float, float]:
-    low, colon, high = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError
-        return float(low or "-inf"), float(high or "inf")
-    except ValueError:
-        raise InputError(f"--window {text!r} is not LO:HI, e.g. 1500:50000") from None
+def amount(C: float) -> str:
+    """An amount of compute: 10,767 from a thousand on, four digits below."""
+    return f"{C:,.0f}" if C >= 1000 else f"{C:.4g}"
 
 
-def _default(columns: list[str], names: tuple[str, ...], option: str, path: Path) -> str:
-    for name in names:
-        if name in columns:
-            return name
-    raise InputError(
-        f"{path}: say which column to take with {option}; there are {', '.join(columns)}"
-    )
+def interval(found: "Interval", form: str = ".3f", factor: float = 1.0) -> str:
+    """0.645 [0.625, 0.665]; an end that the search did not find is a question mark.
 
+    form: a format, or "amount" for compute.
+    """
 
-def _number(text: str | None, column: str, line: int, path: Path) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{path}, line {line}: {column} = {text!r} is not a finite number")
-    return value
+    def told(value: float | None) -> str:
+        if value is None:
+            return "?"
+        return amount(value) if form == "amount" else format(value * factor, form)
+
+    return f"{told(found.value)} [{told(found.lo)}, {told(found.hi)}]"

@@ -240,7 +240,7 @@ def test_points_outside_the_window_have_no_influence():
     spoilt = np.concatenate([[0.9], R[1:7], [0.0]])
     assert fit_sigmoid(COMPUTE, spoilt, R0=0.2, window=(50.0, 300.0)) == inside  # both ends count
     assert inside.n == 6
-    assert fit_sigmoid(COMPUTE, R, R0=0.2, window=(50.1, 299.9)).n == 4
+    assert fit_sigmoid(COMPUTE, R, R0=0.2, window=(50.0, 299.9)).n == 5
     assert fit_sigmoid(COMPUTE, R, R0=0.2, window=(0.0, np.inf)) == fit_sigmoid(COMPUTE, R, R0=0.2)
 
 
@@ -333,7 +333,7 @@ C_GOOD = [1.0, 2.0, 3.0, 4.0, 5.0]
 @pytest.mark.parametrize(
     ("C", "R", "keywords", "message"),
     [
-        (C_GOOD[:3], R_GOOD[:3], {}, "3 of 3 points .* needs 4: .* widen"),
+        (C_GOOD[:3], R_GOOD[:3], {}, "3 of 3 points .* needs 5: .* widen"),
         (C_GOOD, R_GOOD, {"window": (2.0, 4.0)}, "3 of 5 points"),
         (C_GOOD, R_GOOD[:4], {}, r"\(5,\), R \(4,\)"),
         (np.array([C_GOOD]), np.array([R_GOOD]), {}, "shape"),
@@ -367,7 +367,7 @@ def test_bad_input_is_refused_by_name(C, R, keywords, message):
 
 def test_an_unknown_grid_is_refused_by_name():
     # In a process of its own: under pytest the run-time type check answers first.
-    code = "import scalerl.fit as f; f.fit_sigmoid([1, 2, 3, 4], [0.1, 0.2, 0.4, 0.5], grid='fine')"
+    code = "import scalerl.fit as f; f.fit_sigmoid([1, 2, 3, 4, 5], [0.1, 0.2, 0.4, 0.5, 0.6], grid='fine')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "FitError: grid='fine' is none of None, 'relative', 'paper'" in done.stderr
 

@@ -11,8 +11,9 @@ from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_reci
 
 from scalerl.compute import Ledger
 from scalerl.curriculum import Curriculum
+from scalerl.curves.search import B_BOUNDS
 from scalerl.errors import CheckpointError, CurriculumExhausted, GeneratorLost
-from scalerl.fit import B_BOUNDS, fit_sigmoid
+from scalerl.fit import fit_sigmoid
 from scalerl.loop import Control
 from scalerl.rollout import Completion, Group
 from scalerl.state import LoopState, load_checkpoint, newest_checkpoint, save_checkpoint

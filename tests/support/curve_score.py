@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from scalerl.curves.curve import curve_of_run, fit_curve
 from scalerl.events import Event, evaluations
-from scalerl.fit import fit_curve
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def score(seed: int, events: list[Event]) -> Score:
     """Score the surviving events of one run."""
     evals = evaluations(events)
     points = [(event["C"], event["pass_rate"]) for event in evals]
-    fit = fit_curve(points)
+    run = curve_of_run(events, str(seed))
+    fit = fit_curve(run)
     half = [point for point in points if point[0] <= points[-1][0] / 2]
     shares = [(rate - fit.R0) / (fit.A - fit.R0) for _, rate in points]
     updates = [event for event in events if event["kind"] == "update"]
@@ -62,7 +63,8 @@ def score(seed: int, events: list[Event]) -> Score:
         share_at_half=shares[len(half) - 1],
         worst_se=max(event["se"] for event in evals),
         epochs=updates[-1]["epoch"],
-        forecast_error=float(fit_curve(half).predict(points[-1][0])) - points[-1][1],
+        forecast_error=float(fit_curve(run, window=(0, points[-1][0] / 2)).predict(points[-1][0]))
+        - points[-1][1],
         carry_error=half[-1][1] - points[-1][1],
         first_evaluation_s=evals[0]["t"],
         total_s=events[-1]["t"],

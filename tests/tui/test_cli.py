@@ -304,63 +304,6 @@ def test_pretrain_writes_a_policy_that_runs() -> None:
     assert "not overwritten" in refused("pretrain", "--out", "mine")
 
 
-def curve_csv(name: str = "curve.csv") -> None:
-    """R = 0.2 + 0.6 / (1 + (100 / C)^2), to six digits."""
-    rows = [
-        f"{C},{0.2 + 0.6 / (1 + (100 / C) ** 2):.6f}"
-        for C in (10, 20, 40, 60, 80, 100, 150, 200, 400, 800)
-    ]
-    Path(name).write_text("gpu_hours,pass_rate\n" + "\n".join(rows) + "\n")
-
-
-def test_fit_reads_a_csv() -> None:
-    curve_csv()
-    document = json.loads(
-        scalerl("fit", "curve.csv", "--r0", "0.2", "--at", "300", "--json").stdout
-    )
-    assert document["A"] == pytest.approx(0.8, abs=1e-4)
-    assert document["C_mid"] == pytest.approx(100, rel=1e-3)
-    assert document["forecast"][0]["R"] == pytest.approx(
-        0.2 + 0.6 / (1 + 1 / 9), abs=1e-4
-    )  # (100/300)^2 = 1/9
-    text = scalerl("fit", "curve.csv").stdout
-    assert "A 0.800" in text and "(fitted)" in text and "GPU-h" in text
-
-
-def test_fit_carries_the_unit_of_its_column_and_the_window() -> None:
-    curve_csv()
-    Path("steps.csv").write_text(
-        Path("curve.csv").read_text().replace("gpu_hours", "steps").replace("pass_rate", "acc")
-    )
-    document = json.loads(
-        scalerl(
-            "fit", "steps.csv", "--x", "steps", "--y", "acc", "--window", "20:400", "--json"
-        ).stdout
-    )
-    assert document["unit"] == "steps" and document["window"] == [20, 400] and document["n"] == 8
-
-
-def test_an_open_window_is_still_json() -> None:
-    curve_csv()
-    text = scalerl("fit", "curve.csv", "--window", "50:", "--json").stdout
-    assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["window"] == [50, None]
-
-
-def test_a_csv_from_a_spreadsheet() -> None:
-    """With the byte-order mark that Excel puts first."""
-    curve_csv()
-    Path("excel.csv").write_bytes(b"\xef\xbb\xbf" + Path("curve.csv").read_bytes())
-    assert json.loads(scalerl("fit", "excel.csv", "--json").stdout)["n"] == 10
-
-
-def test_a_forecast_from_below_the_knee_is_called_a_guess() -> None:
-    curve_csv()
-    early = ["fit", "curve.csv", "--r0", "0.2", "--window", ":100", "--at", "800"]
-    assert "warning: the last C, 100, is below twice C_mid" in scalerl(*early).stdout
-    assert "guesses" in json.loads(scalerl(*early, "--json").stdout)["warning"]
-    assert json.loads(scalerl("fit", "curve.csv", "--json").stdout)["warning"] is None
-
-
 def test_a_run_that_falls_has_no_ceiling(runs: Path) -> None:
     """A learning rate that destroys the policy."""
     ruin = [
@@ -373,9 +316,14 @@ def test_a_run_that_falls_has_no_ceiling(runs: Path) -> None:
     assert "no fit: the curve ends no higher than it began" in result.stdout
 
 
+CURVE = "gpu_hours,pass_rate\n" + "\n".join(
+    f"{C},{0.2 + 0.6 / (1 + (100 / C) ** 2):.6f}" for C in (10, 20, 40, 80, 100, 150, 200, 400, 800)
+)
+
+
 def test_output_that_nobody_reads_or_can_show(tmp_path: Path) -> None:
     """`| head -1` ends quietly; a terminal without Unicode gets question marks."""
-    curve_csv()
+    Path("curve.csv").write_text(CURVE)
     piped = subprocess.run(
         f"{SCALERL} fit curve.csv | head -1", shell=True, capture_output=True, text=True
     )
@@ -403,52 +351,6 @@ def test_a_policy_that_cannot_be_loaded(damage: str) -> None:
             config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 48'))
     said = refused("run", "tiny", "site.policy=mine")
     assert "mine" in said and ("cannot load the policy" in said or "not model_type='llama'" in said)
-
-
-def test_fit_reads_a_run_and_takes_r0_from_its_first_evaluation(runs: Path) -> None:
-    """A log written by hand: the point at C = 0 gives R0, and is no point of the fit."""
-    log = runs / "events.jsonl"
-    log.parent.mkdir()
-    points = [
-        (0.0, 0.21),
-        *((C, 0.2 + 0.6 / (1 + (100 / C) ** 2)) for C in (20, 50, 100, 200, 400)),
-    ]
-    with log.open("w") as file:
-        for seq, (C, rate) in enumerate(points):
-            print(
-                json.dumps(
-                    {"seq": seq, "kind": "eval", "set": "validation", "C": C, "pass_rate": rate}
-                ),
-                file=file,
-            )
-        file.write('{"torn')
-    document = json.loads(scalerl("fit", str(runs), "--json").stdout)
-    assert document["R0"] == 0.21 and document["R0_fixed"] and document["n"] == 5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["fit", "none.csv"], "cannot read none.csv"),
-        (
-            ["fit", "curve.csv", "--x", "hours"],
-            "has no column 'hours'; it has gpu_hours, pass_rate",
-        ),
-        (["fit", "curve.csv", "--window", "20"], "--window '20' is not LO:HI"),
-        (["fit", "curve.csv", "--window", "1:30"], "curve.csv: "),
-        (["fit", "curve.csv", "--grid", "papr"], "--grid 'papr': must be one of"),
-        (["fit", "curve.csv", "--grid", "paper"], "give R0"),
-        (["fit", "bad.csv"], "bad.csv, line 3: pass_rate = 'oops' is not a finite number"),
-        (["fit", "curve.csv", "--at", "-5"], "--at -5.0: compute is a finite number, 0 or more"),
-        (["fit", "curve.csv", "--at", "nan"], "--at nan: compute is a finite number"),
-        (["fit", "other.csv"], "say which column to take with --x; there are a, b"),
-    ],
-)
-def test_fit_refuses(arguments: list[str], said: str) -> None:
-    curve_csv()
-    Path("bad.csv").write_text("gpu_hours,pass_rate\n1,0.2\n2,oops\n")
-    Path("other.csv").write_text("a,b\n1,0.2\n")
-    assert said in refused(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,267 @@
+"""Two curves or more: who is ahead at a budget, where they cross, and what makes one faster.
+
+Two runs that share their held-out prompts are compared on those prompts: which prompts they are
+then cancels, up to prompts on which the two differ. What one run of a recipe says of another run of
+the same recipe is known to +-0.02 only, and that is part of every chance given here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.curve import Curve
+from scalerl.curves.prompts import between_prompts
+from scalerl.curves.search import FoundMany, log_compute, shape
+from scalerl.curves.uncertainty import LEVEL, Interval
+from scalerl.fit import Floats, SigmoidFit
+from scalerl.forecast import RUN_TO_RUN, Forecast
+
+DRAWS = 4_000
+BAND = RUN_TO_RUN
+SHARES = (0.5, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Run a against run b at C. One row: C 10_000, difference 0.083 .. , ahead 0.99, paired True.
+
+    difference: R_a - R_b, at 90 %. ahead: the chance that a's recipe stands higher.
+    """
+
+    a: str
+    b: str
+    C: float
+    difference: Interval
+    ahead: float
+    paired: bool
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where two curves cross. C: of the fits, None if they do not between `first` and `reach`.
+
+    chance: share of the draws that cross there; C's ends hold 90 % of those.
+    """
+
+    a: str
+    b: str
+    C: Interval | None
+    chance: float
+    first: float
+    reach: float
+
+
+class Comparison:
+    """Forecasts side by side, in one unit.
+
+    Args:
+        forecasts: two or more.
+        seed: of the draws behind every chance.
+    """
+
+    def __init__(self, forecasts: Sequence[Forecast], seed: int = 0) -> None:
+        units = {made.curve.unit for made in forecasts}
+        if len(units) > 1:
+            raise ValueError(f"curves in different units: {', '.join(sorted(units))}")
+        self.forecasts = list(forecasts)
+        self.unit = units.pop()
+        # a seed for each: a curve compared with itself must not agree with itself by construction
+        self.draws = [made.draws(DRAWS, seed + i) for i, made in enumerate(self.forecasts)]
+        self._seed = seed
+
+    def rates(self, C: float) -> list[Floats]:
+        """R(C) of the draws of each, without the error between prompts."""
+        return [drawn.rates(C) for drawn in self.draws]
+
+    def duel(self, i: int, j: int, C: float) -> Duel:
+        """Who is ahead at C, curve i or curve j."""
+        a, b = self.forecasts[i], self.forecasts[j]
+        paired = share_prompts(a.curve, b.curve)
+        se = between_prompts(a.curve, b.curve) if paired else np.hypot(a.prompts_se, b.prompts_se)
+        noise_D = np.random.default_rng([self._seed, i, j]).standard_normal(DRAWS)
+        draws = self.draws
+        gap_D = draws[i].rates(C) - draws[j].rates(C) + se * noise_D
+        lo, hi = np.quantile(gap_D, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        value = float(a.fit.predict(C) - b.fit.predict(C))
+        difference = Interval(value, min(float(lo), value), max(float(hi), value))
+        ahead = float(np.mean(gap_D > 0.0) + np.mean(gap_D == 0.0) / 2.0)
+        return Duel(a.curve.name, b.curve.name, C, difference, ahead, bool(paired))
+
+    def best_at(self, C: float) -> list[tuple[float, str]]:
+        """(chance of standing highest at C, name), the likeliest first."""
+        rates_ID = np.stack(self.rates(C))
+        first_D = np.argmax(rates_ID, axis=0)
+        chances = [float(np.mean(first_D == i)) for i in range(len(self.forecasts))]
+        names = [made.curve.name for made in self.forecasts]
+        return sorted(zip(chances, names, strict=True), reverse=True)
+
+    def crossing(self, i: int, j: int, reach: float) -> Crossing:
+        """Where curve i and curve j cross between the first point of either and `reach`.
+
+        The last crossing counts: beyond it the order stays.
+        """
+        a, b = self.forecasts[i], self.forecasts[j]
+        first = min(float(a.curve.C_N[0]), float(b.curve.C_N[0]))
+        C_M = np.geomspace(first, max(reach, 2 * first), 200)
+        fitted = _last_crossing(_one(a.fit), _one(b.fit), C_M)[0]
+        crossed_D = _last_crossing(self.draws[i], self.draws[j], C_M)
+        chance = float(np.mean(np.isfinite(crossed_D)))
+        at = None
+        if np.isfinite(fitted):
+            inside = crossed_D[np.isfinite(crossed_D)]
+            lo, hi = np.quantile(inside, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+            at = Interval(float(fitted), min(float(lo), fitted), max(float(hi), fitted))
+        return Crossing(a.curve.name, b.curve.name, at, chance, first, float(C_M[-1]))
+
+    def same_ceiling(self, i: int, j: int) -> bool:
+        """Whether the ceilings lie within +-0.02 of one another: then the faster one is the better."""
+        return abs(self.forecasts[i].fit.A - self.forecasts[j].fit.A) <= BAND
+
+
+def share_prompts(a: Curve, b: Curve) -> bool:
+    """Whether two runs were evaluated on the same held-out prompts, and say how each went."""
+    known = a.passes_NP is not None and b.passes_NP is not None
+    return known and a.held_out is not None and a.held_out == b.held_out
+
+
+def _one(fit: SigmoidFit) -> FoundMany:
+    values = [np.array([value]) for value in (fit.R0, fit.A, fit.B, fit.C_mid)]
+    return FoundMany(values[0], values[1], values[2], values[3], np.array([fit.at_edge]))
+
+
+def _last_crossing(a: FoundMany, b: FoundMany, C_M: Floats) -> Floats:
+    """C of the last change of sign of a - b along C_M, NaN where there is none; one for each draw."""
+    gap_DM = _curves(a, C_M) - _curves(b, C_M)
+    turns_DM = np.sign(gap_DM[:, 1:]) * np.sign(gap_DM[:, :-1]) < 0.0
+    D, found_D = np.arange(len(gap_DM)), np.full(len(gap_DM), np.nan)
+    D = D[turns_DM.any(axis=1)]
+    last_D = turns_DM.shape[1] - 1 - np.argmax(turns_DM[D, ::-1], axis=1)
+    before, after = gap_DM[D, last_D], gap_DM[D, last_D + 1]
+    found_D[D] = C_M[last_D] * (C_M[last_D + 1] / C_M[last_D]) ** (before / (before - after))
+    return found_D
+
+
+def _curves(many: FoundMany, C_M: Floats) -> Floats:
+    s_DM = shape(log_compute(C_M), np.log(many.C_mid_S)[:, None], np.log(many.B_S)[:, None])[0]
+    return many.R0_S[:, None] + (many.A_S - many.R0_S)[:, None] * s_DM
+
+
+# ---- the efficiency plot -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """ln((R - R0) / (A - R)) against ln C: the fit is the straight line B (ln C - ln C_mid).
+
+    half_N: half width of each point's 90 % error bar, from the scatter about the fit.
+    dropped: points that have no logarithm, R <= R0 or R >= A.
+    """
+
+    lnC_N: Floats
+    logit_N: Floats
+    half_N: Floats
+    dropped: int
+    slope: float
+    intercept: float
+
+
+def efficiency(made: Forecast) -> Efficiency:
+    """The points of one curve on the plot on which its law is a line.
+
+    Drawn with the run's own A and R0, and with nothing else of it: C_mid shows as the zero.
+    """
+    fit, curve = made.fit, made.curve
+    keep_N = (curve.R_N > fit.R0) & (curve.R_N < fit.A)
+    R_N = curve.R_N[keep_N]
+    # d logit / dR = (A - R0) / ((R - R0) (A - R))
+    steep_N = (fit.A - fit.R0) / ((R_N - fit.R0) * (fit.A - R_N))
+    half = made.uncertainty.noise.t() * made.uncertainty.noise.sd
+    return Efficiency(
+        np.log(curve.C_N[keep_N]),
+        np.log((R_N - fit.R0) / (fit.A - R_N)),
+        half * steep_N,
+        int(np.sum(~keep_N)),
+        fit.B,
+        -fit.B * float(np.log(fit.C_mid)),
+    )
+
+
+def exponent_at(made: Forecast, A: float) -> tuple[float, float] | None:
+    """(B, C_mid) refitted with the ceiling held at A: the only B that two recipes can be compared by.
+
+    None where no curve with that ceiling passes through the points.
+    """
+    from scipy.optimize import least_squares
+
+    points, fit = made.uncertainty.points, made.fit
+    R0 = fit.R0
+    if A <= max(R0, float(np.quantile(points.R_N, 0.5))):
+        return None
+    x_N, root_N = log_compute(points.C_N), np.sqrt(points.w_N / points.w_N.mean())
+
+    def residuals(theta: Floats) -> Floats:
+        return root_N * (R0 + (A - R0) * shape(x_N, theta[0], theta[1])[0] - points.R_N)
+
+    found = least_squares(residuals, np.log([fit.C_mid, fit.B]))
+    u, lnB = found.x
+    return (float(np.exp(lnB)), float(np.exp(u))) if found.success else None
+
+
+# ---- why one is faster ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speed:
+    """To one pass rate: compute of a and b, split as updates x compute per update.
+
+    ratio = C_b / C_a = updates_ratio x per_update_ratio; all above 1 when a is the faster.
+    """
+
+    target: float
+    C_a: float
+    C_b: float
+    updates_a: float
+    updates_b: float
+
+    @property
+    def ratio(self) -> float:
+        return self.C_b / self.C_a
+
+    @property
+    def updates_ratio(self) -> float:
+        return self.updates_b / self.updates_a
+
+    @property
+    def per_update_ratio(self) -> float:
+        return self.ratio / self.updates_ratio
+
+
+def speed(a: Forecast, b: Forecast, target: float | None = None) -> Speed | None:
+    """Compute and updates of two runs to the same pass rate.
+
+    Args:
+        target: pass rate; None takes the one at 80 % of the smaller gain.
+
+    None where a run has no updates on record, or never reaches the target.
+    """
+    if a.curve.version_N is None or b.curve.version_N is None:
+        return None
+    R0 = max(a.fit.R0, b.fit.R0)
+    goal = target if target is not None else R0 + 0.8 * (min(a.fit.A, b.fit.A) - R0)
+    one, other = _reached(a, goal), _reached(b, goal)
+    if one is None or other is None:
+        return None
+    return Speed(goal, one[0], other[0], one[1], other[1])
+
+
+def _reached(made: Forecast, target: float) -> tuple[float, float] | None:
+    """(C, updates) at which a fit reaches a pass rate, inside its points."""
+    fit = made.fit
+    if not fit.R0 < target < fit.A or made.curve.version_N is None:
+        return None
+    C = fit.compute_to_share((target - fit.R0) / (fit.A - fit.R0))
+    if C > made.last_C:
+        return None
+    C_N = np.append(0.0, made.curve.C_N)
+    return C, float(np.interp(C, C_N, np.append(0, made.curve.version_N)))

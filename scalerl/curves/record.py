@@ -1,0 +1,212 @@
+"""Forecasts that are written down before the run goes on, and scored when it has.
+
+One file, one JSON object a line, only ever appended to. Each entry carries the hash of its own
+content and of the entry before it: a forecast that is changed, removed or slipped in afterwards
+breaks the chain, and reading says where.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from scalerl.curves.curve import Curve
+from scalerl.curves.uncertainty import LEVEL
+from scalerl.errors import InputError
+from scalerl.forecast import Forecast
+
+FORMAT = 1
+START = "0" * 64
+NEAR = 0.05  # an evaluation counts as one at C when it lies within this share of it
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One forecast on record: made at `when` of a source with n points up to last_C.
+
+    source: the arguments with which `read_source` reads it again.
+    at: (C, R, lo, hi) of each forecast, lo and hi the 90 % interval of an evaluation at C.
+    points: hash of the points it was made from; the same points must still be there when scored.
+    """
+
+    hash: str
+    when: str
+    source: dict[str, Any]
+    unit: str
+    n: int
+    last_C: float
+    verdict: str
+    points: str
+    at: tuple[tuple[float, float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A forecast and what came of it. One row: C 221.3, R 0.903, lo .88, hi .92, seen 0.906, inside.
+
+    seen: mean of the evaluations within 5 % of C, None while the run has not come so far.
+    """
+
+    promise: Promise
+    C: float
+    R: float
+    lo: float
+    hi: float
+    seen: float | None
+
+    @property
+    def inside(self) -> bool | None:
+        return None if self.seen is None else self.lo <= self.seen <= self.hi
+
+
+def register(
+    path: Path, made: Forecast, source: dict[str, Any], at: Sequence[float], when: str
+) -> Promise:
+    """Append a forecast of the rates at `at`.
+
+    Args:
+        source: the arguments of `read_source`, to score it later.
+        when: date and time, ISO 8601.
+
+    Raises:
+        InputError: nothing to forecast beyond the points, or a record that has been tampered with.
+    """
+    behind = [C for C in at if made.last_C >= C]
+    if behind or not at:
+        said = f"{behind[0]:g} is not" if behind else "nothing is"
+        raise InputError(
+            f"{said} beyond the last point, {made.last_C:g} {made.curve.unit}: a forecast is of "
+            "what nobody has seen; name a larger --at"
+        )
+    entries = _read(path)
+    noise = made.uncertainty.noise
+    rows = []
+    for C in at:
+        R = made.rate(C)
+        seen = R.widened(noise.t() * noise.sd, 0.0, 1.0)  # an evaluation scatters about the curve
+        rows.append([C, R.value, seen.lo, seen.hi])
+    entry: dict[str, Any] = {
+        "v": FORMAT,
+        "when": when,
+        "source": source,
+        "unit": made.curve.unit,
+        "n": made.fit.n,
+        "last_C": made.last_C,
+        "window": list(made.window) if made.window else None,
+        "verdict": made.verdict,
+        "fit": {name: asdict(made.fit)[name] for name in ("R0", "A", "B", "C_mid", "rmse")},
+        "at": rows,
+        "points": _hash_of_points(made.curve, made.last_C),
+        "before": entries[-1]["hash"] if entries else START,
+    }
+    entry["hash"] = _hash(entry)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return _promise(entry)
+
+
+def read_record(path: Path) -> list[Promise]:
+    """Every forecast on record, oldest first.
+
+    Raises:
+        InputError: an entry that has been changed, or whose predecessor is not there.
+    """
+    return [_promise(entry) for entry in _read(path)]
+
+
+def score(promise: Promise, curve: Curve) -> list[Scored]:
+    """What has come of a forecast, now that its run has gone on.
+
+    Raises:
+        InputError: the points it was made from are no longer those of the curve.
+    """
+    if _hash_of_points(curve, promise.last_C) != promise.points:
+        raise InputError(
+            f"{promise.source['text']}: its points up to {promise.last_C:g} {promise.unit} are not those "
+            f"that the forecast of {promise.when} was made from: another run, or an edited file"
+        )
+    rows = []
+    for C, R, lo, hi in promise.at:
+        near_N = (np.abs(curve.C_N / C - 1.0) <= NEAR) & (curve.C_N > promise.last_C)
+        seen = float(curve.R_N[near_N].mean()) if near_N.any() else None
+        rows.append(Scored(promise, C, R, lo, hi, seen))
+    return rows
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Of the forecasts that could be scored: n, how many held, and how far off they were.
+
+    held_lo, held_hi: 90 % Wilson interval of the share that holds; None when there is none.
+    """
+
+    n: int
+    held: int
+    held_lo: float | None
+    held_hi: float | None
+    mean_error: float | None
+    mean_absolute_error: float | None
+
+
+def calibration(rows: Sequence[Scored]) -> Calibration:
+    """How good the forecasts on record have been."""
+    errors = [row.R - row.seen for row in rows if row.seen is not None]
+    held = sum(row.inside is True for row in rows)
+    if not errors:
+        return Calibration(0, 0, None, None, None, None)
+    ends = binomtest(held, len(errors)).proportion_ci(LEVEL, method="wilson")
+    return Calibration(
+        len(errors),
+        held,
+        float(ends.low),
+        float(ends.high),
+        float(np.mean(errors)),
+        float(np.mean(np.abs(errors))),
+    )
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    entries: list[dict[str, Any]] = []
+    before = START
+    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            entry = json.loads(text)
+            hashed = {key: value for key, value in entry.items() if key != "hash"}
+            sound = entry["hash"] == _hash(hashed) and entry["before"] == before
+        except (ValueError, KeyError, TypeError, AttributeError):
+            sound, entry = False, {}
+        if not sound:
+            raise InputError(
+                f"{path}, line {line}: this forecast, or the one before it, is not as it was "
+                "registered; the record counts for nothing from there: move it away to begin anew"
+            )
+        entries.append(entry)
+        before = entry["hash"]
+    return entries
+
+
+def _promise(entry: dict[str, Any]) -> Promise:
+    names = ("hash", "when", "source", "unit", "n", "last_C", "verdict", "points")
+    C_R_lo_hi = tuple((row[0], row[1], row[2], row[3]) for row in entry["at"])
+    return Promise(**{name: entry[name] for name in names}, at=C_R_lo_hi)
+
+
+def _hash(entry: dict[str, Any]) -> str:
+    text = json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hash_of_points(curve: Curve, last_C: float) -> str:
+    known = curve.within((0.0, last_C))
+    return _hash({"C": known.C_N.tolist(), "R": known.R_N.tolist()})

@@ -1,0 +1,203 @@
+"""What a curve so far says of its end: verdict, intervals, rivals and alarms.
+
+`forecast` puts the fit, its uncertainty, its rivals and its alarms together. In what it reports, A
+and every rate beyond the points are known to +-0.02 at best: runs of one recipe differ by as much
+(published: three replicates within 0.015), and no single run can say otherwise. Three seeds can.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from scalerl.curves.alarms import GRAVEST_FIRST, Alarm, alarms
+from scalerl.curves.curve import Curve, pool
+from scalerl.curves.prompts import between_prompts
+from scalerl.curves.rivals import Rival, rivals
+from scalerl.curves.search import FoundMany
+from scalerl.curves.uncertainty import LEVEL, Interval, Uncertainty
+from scalerl.events import Event
+from scalerl.fit import Grid, Real, SigmoidFit, fit_points
+
+Verdict = Literal["ok", "not_identifiable", "unstable"]
+
+RUN_TO_RUN = 0.02  # half width, at LEVEL, of what another run of the same recipe would give
+FEWEST_POINTS = 8
+WIDEST = 0.05  # half width of A beyond which nothing is claimed of it
+Z = float(stdtrit(1e9, 0.5 + LEVEL / 2))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A fitted curve with all that goes with it. The intervals are at 90 %.
+
+    curve: the points the fit may use; of several seeds, all of theirs. whole: those outside the
+    window too. seeds: the fit of each seed, empty for one run. grid: the grid searched.
+    why: the verdict's reason in words, "" when it is "ok".
+    """
+
+    curve: Curve
+    whole: Curve
+    fit: SigmoidFit
+    grid: Grid | None
+    window: tuple[float, float] | None
+    uncertainty: Uncertainty
+    seeds: tuple[SigmoidFit, ...]
+    prompts_se: float
+    rivals: list[Rival]
+    alarms: list[Alarm]
+    verdict: Verdict
+    why: str
+
+    @property
+    def last_C(self) -> float:
+        return self.curve.last_C
+
+    def A(self) -> Interval:
+        """The ceiling, for new prompts of the same kind and another run of the same recipe."""
+        return self._reported(self.uncertainty.A(), lambda fit: fit.A, True, 0.0, 1.0)
+
+    def R0(self) -> Interval:
+        return self.uncertainty.R0()
+
+    def B(self) -> Interval:
+        return self._reported(self.uncertainty.B(), lambda fit: fit.B, False, 0.0)
+
+    def C_mid(self) -> Interval:
+        return self._reported(self.uncertainty.C_mid(), lambda fit: fit.C_mid, False, 0.0)
+
+    def compute_to_share(self, q: float) -> Interval:
+        found = self.uncertainty.compute_to_share(q)
+        return self._reported(found, lambda fit: fit.compute_to_share(q), False, 0.0)
+
+    def rate(self, C: float) -> Interval:
+        """R(C); beyond the points never known better than +-0.02 from fewer than three seeds."""
+        found = self.uncertainty.rate(C)
+        return self._reported(found, lambda f: float(f.predict(C)), C > self.last_C, 0.0, 1.0)
+
+    def _reported(
+        self,
+        found: Interval,
+        of: Callable[[SigmoidFit], float],
+        ahead: bool,
+        low: float = -np.inf,
+        high: float = np.inf,
+    ) -> Interval:
+        """With the error between prompts and between runs. Seeds, if three or more, speak for themselves."""
+        if len(self.seeds) >= 3:
+            values = np.array([of(fit) for fit in self.seeds])
+            t = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2))
+            half = t * values.std(ddof=1) / np.sqrt(len(values))
+            found = Interval(found.value, found.value - half, found.value + half)
+        if ahead:
+            found = found.widened(Z * self.prompts_se, low, high)
+            if len(self.seeds) < 3:
+                found = found.at_least(RUN_TO_RUN, low, high)
+        return found.at_least(0.0, low, high)
+
+    @property
+    def between_runs(self) -> float:
+        """Standard deviation of A from run to run: of three seeds or more, else as published."""
+        if len(self.seeds) >= 3:
+            return float(np.std([fit.A for fit in self.seeds], ddof=1))
+        return RUN_TO_RUN / Z
+
+    def draws(self, D: int, seed: int) -> FoundMany:
+        """D curves that another run of this recipe might follow: the ridge, and run to run."""
+        drawn = self.uncertainty.draws(D, seed)
+        sd = self.between_runs / np.sqrt(max(len(self.seeds), 1))
+        moved_D = sd * np.random.default_rng([seed, 1]).standard_normal(D)
+        A_S = np.clip(drawn.A_S + moved_D, drawn.R0_S, 1.0)
+        return drawn._replace(A_S=A_S)
+
+
+def forecast(
+    curves: Sequence[Curve],
+    *,
+    R0: Real | None = None,
+    window: tuple[float, float] | None = None,
+    grid: Grid | None = None,
+    events: Sequence[Sequence[Event]] = (),
+    name: str | None = None,
+) -> Forecast:
+    """Fit one run, or several seeds of one recipe, and say what it is worth.
+
+    Args:
+        curves: one curve per seed.
+        R0, window, grid: as in `fit_sigmoid`; a measured R0 is used unless one is given.
+        events: of each run, for the alarms of its updates.
+
+    Raises:
+        FitError: points that no curve can be fitted to.
+    """
+    whole = pool([each.given(R0) for each in curves], name or curves[0].name)
+    inside = whole.within(window)
+    points = inside.points()
+    fit = fit_points(points, grid)
+    uncertainty = Uncertainty(points, fit, whole.R0_se if R0 is None else 0.0)
+    # A window that leaves late points out asks whether they follow.
+    ends_early = window is not None and inside.last_C < whole.last_C
+    start = window[0] if window else 0.0
+    watched = [each.given(R0).within((start, np.inf)) for each in curves]
+    found = _alarms(watched, events, inside.last_C if ends_early else None)
+    verdict, why = judge(inside, uncertainty, found)
+    return Forecast(
+        curve=inside,
+        whole=whole,
+        fit=fit,
+        grid=grid,
+        window=window,
+        uncertainty=uncertainty,
+        seeds=tuple(_seed_fits(curves, R0, window, grid)),
+        prompts_se=between_prompts(curves[0]),
+        rivals=rivals(points),
+        alarms=found,
+        verdict=verdict,
+        why=why,
+    )
+
+
+def _alarms(
+    curves: Sequence[Curve], events: Sequence[Sequence[Event]], baseline_C: float | None
+) -> list[Alarm]:
+    """Those of every seed; of several, each says whose it is."""
+    found: list[Alarm] = []
+    for i, each in enumerate(curves):
+        mine = alarms(each, events[i] if i < len(events) else (), baseline_C)
+        if len(curves) > 1:
+            mine = [replace(alarm, evidence=f"{each.name}: {alarm.evidence}") for alarm in mine]
+        found += mine
+    return sorted(found, key=lambda alarm: GRAVEST_FIRST.index(alarm.level))
+
+
+def _seed_fits(
+    curves: Sequence[Curve], R0: Real | None, window: tuple[float, float] | None, grid: Grid | None
+) -> list[SigmoidFit]:
+    if len(curves) == 1:
+        return []
+    return [fit_points(each.given(R0).within(window).points(), grid) for each in curves]
+
+
+def judge(curve: Curve, known: Uncertainty, found: Sequence[Alarm]) -> tuple[Verdict, str]:
+    """Whether the fit may be believed, and if not why not."""
+    fit, n = known.fit, len(curve.C_N)
+    broken = [alarm for alarm in found if alarm.name in ("residual", "falling")]
+    if broken:
+        return "unstable", broken[0].evidence
+    if n < FEWEST_POINTS:
+        return "not_identifiable", f"{n} points: below {FEWEST_POINTS} A, B and C_mid are guesses"
+    if fit.at_edge:
+        return "not_identifiable", "a limit of the search chose A, B or C_mid, not the points"
+    if not fit.knee_seen(curve.last_C):
+        last = f"the last C, {curve.last_C:.4g} {curve.unit}"
+        return "not_identifiable", f"{last}, is below twice C_mid: the ceiling has not been seen"
+    if fit.C_mid < curve.C_N[0]:
+        first = f"the first C, {curve.C_N[0]:.4g} {curve.unit}"
+        return "not_identifiable", f"{first}, is above C_mid: the rise has not been seen"
+    A = known.A()
+    assert A.lo is not None and A.hi is not None  # a ceiling always has ends
+    if A.hi - A.lo > 2 * WIDEST:
+        return "not_identifiable", f"A lies anywhere in {A.lo:.3f} .. {A.hi:.3f}"
+    return "ok", ""

@@ -1,0 +1,156 @@
+"""What `scalerl fit` prints: the curve, then one paragraph for each question a reader has."""
+
+import numpy as np
+
+from scalerl.curves.bootstrap import block_bootstrap
+from scalerl.curves.extending import MARGIN, smallest_budget, window_drift, worth_of_extending
+from scalerl.curves.sources import Source
+from scalerl.errors import InputError
+from scalerl.fit import FitError
+from scalerl.forecast import RUN_TO_RUN, Forecast
+from tui.curve import plot_curve
+from tui.fitting import BOOTSTRAP, SHARES, FitRequest, amount, interval
+
+HEIGHT = 18
+
+
+def report(source: Source, made: Forecast, asked: FitRequest, width: int) -> list[str]:
+    """The whole report as lines of plain text."""
+    parts = [
+        _plot(made, width),
+        _numbers(source, made),
+        _verdict(made),
+        _rates(made, asked),
+        _doubts(made, asked),
+        _drift(made, asked),
+        _worth(made, asked),
+        _rivals(made),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
+
+
+def _plot(made: Forecast, width: int) -> list[str]:
+    curve, fit = made.whole, made.fit
+    points = list(zip(curve.C_N.tolist(), curve.R_N.tolist(), strict=True))
+    if curve.R0 is not None:
+        points = [(0.0, curve.R0), *points]
+    return plot_curve(points, fit, width=width, height=HEIGHT, unit=curve.unit)
+
+
+def _numbers(source: Source, made: Forecast) -> list[str]:
+    fit, unit = made.fit, made.curve.unit
+    lines = [
+        f"A {interval(made.A())}   R0 {fit.R0:.3f} ({made.curve.R0_from})"
+        f"   rmse {fit.rmse:.4f}, n {fit.n}",
+        f"B {interval(made.B(), '.2f')}   C_mid {interval(made.C_mid(), 'amount')} {unit}"
+        "   (90 %; A, B and C_mid move together)",
+    ]
+    shares = [f"{q:.0%} {interval(made.compute_to_share(q), 'amount')}" for q in SHARES]
+    lines.append(f"compute to a share of the gain, {unit}: " + ", ".join(shares))
+    if source.published is not None:
+        A, B = source.published
+        lines.append(f"published: A {A:.3f}, B {B:.2f}")
+    if made.curve.blocks_of > 1:
+        lines.append(f"each point is the mean of {made.curve.blocks_of} consecutive rows")
+    if made.seeds:
+        values = ", ".join(f"{each.A:.3f}" for each in made.seeds)
+        lines.append(f"{len(made.seeds)} seeds, A of each: {values}")
+    return lines
+
+
+def _verdict(made: Forecast) -> list[str]:
+    said = {
+        "ok": "verdict: ok. The knee has been seen; A is a forecast, not a guess",
+        "not_identifiable": f"verdict: NOT IDENTIFIABLE. {made.why}. A and any forecast are guesses",
+        "unstable": f"verdict: UNSTABLE. {made.why}. The fit does not say where this run goes",
+    }
+    lines = [said[made.verdict]]
+    for alarm in made.alarms:
+        at = (
+            f"{amount(alarm.at)} {made.curve.unit}"
+            if alarm.of == "compute"
+            else f"update {alarm.at:g}"
+        )
+        lines.append(f"alarm ({alarm.level}) {alarm.name}, first at {at}: {alarm.evidence}")
+        lines.append(f"    {alarm.threshold}; try: {alarm.advice}")
+    return lines
+
+
+def _rates(made: Forecast, asked: FitRequest) -> list[str]:
+    return [f"R({amount(C)} {made.curve.unit}) = {interval(made.rate(C))}" for C in asked.at]
+
+
+def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
+    """How the interval of A came about."""
+    known, noise = made.uncertainty, made.uncertainty.noise
+    drawn = block_bootstrap(known.points, made.fit, BOOTSTRAP, asked.seed)
+    lo, hi = np.quantile(drawn.A_S, [0.05, 0.95])
+    profile = known.A()
+    lines = [
+        f"scatter of the points {noise.sd:.4f}, autocorrelation {noise.rho:.2f}:"
+        f" {made.fit.n} points are worth {made.fit.n / noise.inflation:.0f}",
+        f"A by profile [{profile.lo:.3f}, {profile.hi:.3f}], by block bootstrap [{lo:.3f}, {hi:.3f}]"
+        f" ({BOOTSTRAP} refits, known to be too narrow)",
+    ]
+    if made.prompts_se:
+        lines.append(f"other held-out prompts would move A by {made.prompts_se:.3f} (one sd)")
+    if len(made.seeds) < 3:
+        lines.append(
+            f"A and rates ahead are never given closer than +-{RUN_TO_RUN}: runs of one recipe"
+            " differ by as much, and fewer than three seeds cannot say otherwise"
+        )
+    ridge = known.ridge()
+    ends = [ridge[0], ridge[len(ridge) // 2], ridge[-1]] if len(ridge) > 2 else ridge
+    told = "; ".join(f"A {A:.3f} B {B:.2f} C_mid {amount(C_mid)}" for A, B, C_mid in ends)
+    return [*lines, f"along the ridge: {told}"]
+
+
+def _drift(made: Forecast, asked: FitRequest) -> list[str]:
+    rows = window_drift(made.curve, asked.drift or None, grid=made.grid)
+    if not rows:
+        return []
+    lines = ["the ceiling as the window grows:"]
+    for row in rows:
+        seen = "" if row.seen else "   knee not seen: a guess"
+        lines.append(
+            f"  to {amount(row.end_C):<9} n {row.n:<4d} A {row.A:.3f} +-{row.half:.3f}"
+            f"   B {row.B:.2f}   C_mid {amount(row.C_mid)}{seen}"
+        )
+    budget, unit = smallest_budget(made), made.curve.unit
+    if budget.C is None:
+        lines.append(f"A will not be known to +-{MARGIN} within twenty times this compute")
+    elif budget.seen:
+        lines.append(f"A has been known to +-{MARGIN} (profile) since {amount(budget.C)} {unit}")
+    else:
+        lines.append(f"A would be known to +-{MARGIN} (profile) at about {amount(budget.C)} {unit}")
+    return lines
+
+
+def _worth(made: Forecast, asked: FitRequest) -> list[str]:
+    if asked.extend is None:
+        return []
+    try:
+        worth = worth_of_extending(made, asked.extend, asked.price, seed=asked.seed)
+    except FitError as error:
+        raise InputError(f"--extend: {error}") from None
+    unit = made.curve.unit
+    each = (
+        "nothing is gained"
+        if worth.per_point is None
+        else f"{amount(worth.per_point)} for each point"
+    )
+    return [
+        f"extending to {amount(worth.C)} {unit}: {amount(worth.hours)} {unit} at {asked.price:g} each is"
+        f" {amount(worth.cost)}",
+        f"  gain {interval(worth.gain, '+.2f', 100)} points of pass rate; {each}",
+    ]
+
+
+def _rivals(made: Forecast) -> list[str]:
+    lines = ["laws by their error on the last third of the points, fitted to the rest:"]
+    for rival in made.rivals:
+        held = "     -" if rival.held_out_rmse is None else f"{rival.held_out_rmse:.4f}"
+        rmse = "     -" if rival.rmse is None else f"{rival.rmse:.4f}"
+        A = "" if rival.A is None else f"A {rival.A:.3f}"
+        lines.append(f"  {rival.name:<21} {held}   rmse of all {rmse}   {A}".rstrip())
+    return lines

@@ -1,0 +1,79 @@
+"""`scalerl fit --register` and `--record`: forecasts on record, and how good they have been."""
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scalerl.curves.curve import pool
+from scalerl.curves.record import Scored, calibration, read_record, score
+from scalerl.curves.record import register as put_on_record
+from scalerl.curves.sources import read_source
+from scalerl.errors import InputError
+from scalerl.forecast import Forecast
+from scenarios.runs import runs_root
+from tui.fitting import FitRequest
+
+FILE = "forecasts.jsonl"
+
+
+def record_path() -> Path:
+    """The record lies with the runs."""
+    return runs_root() / FILE
+
+
+def register(asked: FitRequest, made: Forecast) -> str:
+    """Put forecasts on record, by default at twice the compute of the points; says which."""
+    text = str(Path(asked.source).resolve()) if Path(asked.source).exists() else asked.source
+    source = {
+        "text": text,
+        "x": asked.x,
+        "y": asked.y,
+        "select": list(asked.select),
+        "unit": asked.unit,
+    }
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    at = asked.at or (2.0 * made.last_C,)
+    promise = put_on_record(record_path(), made, source, at, now)
+    rows = [f"R({C:g}) in [{lo:.3f}, {hi:.3f}]" for C, _, lo, hi in promise.at]
+    return f"registered {promise.hash[:12]}: {', '.join(rows)}; `scalerl fit --record` scores it"
+
+
+def show_record(*, as_json: bool) -> None:
+    """Score every forecast on record whose run has come far enough."""
+    promises = read_record(record_path())
+    if not promises:
+        raise InputError(f"{record_path()} holds no forecast yet: scalerl fit RUN --register")
+    rows: list[Scored] = []
+    lost: list[str] = []
+    for promise in promises:
+        try:
+            source = read_source(**promise.source)
+            rows += score(promise, pool(source.curves, source.name))
+        except InputError as error:
+            lost.append(f"{promise.hash[:12]} cannot be scored: {error}")
+    found = calibration(rows)
+    if as_json:
+        scored = [{**asdict(row), "inside": row.inside} for row in rows]
+        print(json.dumps({**asdict(found), "forecasts": scored, "lost": lost}, indent=2))
+        return
+    for row in rows:
+        outcome = (
+            "not yet"
+            if row.seen is None
+            else f"{row.seen:.3f} {'held' if row.inside else 'MISSED'}"
+        )
+        print(
+            f"{row.promise.hash[:12]} {row.promise.when} {row.promise.verdict:<16}"
+            f" R({row.C:g} {row.promise.unit}) = {row.R:.3f} [{row.lo:.3f}, {row.hi:.3f}]: {outcome}"
+            f"   {row.promise.source['text']}"
+        )
+    print("\n".join(lost), end="\n" if lost else "")
+    if found.n:
+        print(
+            f"{found.held} of {found.n} held (90 % intervals; {found.held_lo:.0%} to {found.held_hi:.0%}"
+            f" would surprise nobody); mean error {found.mean_error:+.3f},"
+            f" mean absolute error {found.mean_absolute_error:.3f}"
+        )
+    else:
+        print("none can be scored yet: their runs have not come so far")
