@@ -3,6 +3,9 @@
 # make setup   only install, into .venv
 # make invariants  every invariant of our own code, with ten times the examples (about ten minutes)
 # make mutants faulty versions of our code: does an invariant notice each? (about half an hour)
+# make calibration  how often the intervals of a fit hold on simulated runs (about a quarter of an hour)
+# make published    the paper's curves under our fit
+# make figures      the figures of docs/forecasting.md
 # make curve   the default run on seeds 0 to 7, scored (about five minutes on two cores)
 
 PYTHON ?= python3
@@ -12,7 +15,7 @@ BIN := $(VENV)/bin
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup invariants mutants curve bench clean another-torch
+.PHONY: learn test setup invariants mutants calibration published figures curve bench clean another-torch
 
 learn: $(VENV)/ready
 	@$(BIN)/scalerl
@@ -33,6 +36,19 @@ mutants: $(VENV)/ready-test
 
 curve: $(VENV)/ready
 	$(BIN)/python tests/benchmarks/curve.py
+
+calibration: $(VENV)/ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/calibration.py --write
+
+published: $(VENV)/ready-test
+	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/published.py --write
+
+LONG_RUN := paper:Fig1a/ScaleRL-bs2048-100k
+figures: $(VENV)/ready-test
+	$(BIN)/scalerl fit $(LONG_RUN) --window :39000 --at 101959 --plot docs/figures/long-run.svg > /dev/null
+	$(BIN)/scalerl fit $(LONG_RUN) --window :17000 --at 101959 --plot docs/figures/too-early.svg > /dev/null
+	$(BIN)/scalerl fit paper:Fig2/DeepSeek-GRPO --window :6600 --plot docs/figures/broken.svg > /dev/null
+	$(BIN)/scalerl compare paper:Fig2/ScaleRL $(LONG_RUN) --plot docs/figures/two-recipes.svg > /dev/null
 
 bench: $(VENV)/ready-test
 	$(BIN)/python tests/benchmarks/bench_fit.py

@@ -13,13 +13,13 @@ import numpy as np
 from scipy.special import stdtrit
 
 from scalerl.curves.alarms import GRAVEST_FIRST, Alarm, alarms
-from scalerl.curves.curve import Curve, pool
+from scalerl.curves.curve import Curve, pool, thinned
 from scalerl.curves.prompts import between_prompts
 from scalerl.curves.rivals import Rival, rivals
 from scalerl.curves.search import FoundMany
 from scalerl.curves.uncertainty import LEVEL, Interval, Uncertainty
 from scalerl.events import Event
-from scalerl.fit import Grid, Real, SigmoidFit, fit_points
+from scalerl.fit import FitError, Grid, Real, SigmoidFit, fit_points
 
 Verdict = Literal["ok", "not_identifiable", "unstable"]
 
@@ -34,7 +34,7 @@ class Forecast:
     """A fitted curve with all that goes with it. The intervals are at 90 %.
 
     curve: the points the fit may use; of several seeds, all of theirs. whole: those outside the
-    window too. seeds: the fit of each seed, empty for one run. grid: the grid searched.
+    window too, and none averaged. seeds: the fit of each seed, empty for one run. grid: the grid searched.
     why: the verdict's reason in words, "" when it is "ok".
     """
 
@@ -132,15 +132,18 @@ def forecast(
     Raises:
         FitError: points that no curve can be fitted to.
     """
-    whole = pool([each.given(R0) for each in curves], name or curves[0].name)
-    inside = whole.within(window)
+    if not curves:
+        raise FitError("no curve to forecast from")
+    curves = [each.given(R0) for each in curves]
+    whole = pool(curves, name or curves[0].name)
+    inside = thinned(whole.within(window))
     points = inside.points()
     fit = fit_points(points, grid)
-    uncertainty = Uncertainty(points, fit, whole.R0_se if R0 is None else 0.0)
+    uncertainty = Uncertainty(points, fit, whole.R0_se)
     # A window that leaves late points out asks whether they follow.
-    ends_early = window is not None and inside.last_C < whole.last_C
+    ends_early = window is not None and window[1] < whole.last_C
     start = window[0] if window else 0.0
-    watched = [each.given(R0).within((start, np.inf)) for each in curves]
+    watched = [thinned(each.within((start, np.inf))) for each in curves]
     found = _alarms(watched, events, inside.last_C if ends_early else None)
     verdict, why = judge(inside, uncertainty, found)
     return Forecast(
@@ -150,7 +153,7 @@ def forecast(
         grid=grid,
         window=window,
         uncertainty=uncertainty,
-        seeds=tuple(_seed_fits(curves, R0, window, grid)),
+        seeds=tuple(_seed_fits(curves, window, grid)),
         prompts_se=between_prompts(curves[0]),
         rivals=rivals(points),
         alarms=found,
@@ -173,11 +176,11 @@ def _alarms(
 
 
 def _seed_fits(
-    curves: Sequence[Curve], R0: Real | None, window: tuple[float, float] | None, grid: Grid | None
+    curves: Sequence[Curve], window: tuple[float, float] | None, grid: Grid | None
 ) -> list[SigmoidFit]:
     if len(curves) == 1:
         return []
-    return [fit_points(each.given(R0).within(window).points(), grid) for each in curves]
+    return [fit_points(thinned(each.within(window)).points(), grid) for each in curves]
 
 
 def judge(curve: Curve, known: Uncertainty, found: Sequence[Alarm]) -> tuple[Verdict, str]:

@@ -21,16 +21,18 @@ ONLY = {
     "textual": {"tui"},
     "typer": {"tui"},
     "rich": {"tui"},
+    "matplotlib": {"tui"},
     "hypothesis": {"scalerl"},  # and there only in `invariants`, below
 }
 # The one place that opens a world, and what names its parts for a person (`pretrain`, `doctor`).
 KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/pretraining.py", "tui/doctor.py"}
 CORE_WITHOUT_TORCH = """
     recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
-    metrics errors user_code pytest_plugin
+    metrics errors user_code pytest_plugin forecast
 """.split()  # noqa: SIM905
 TORCH_FREE = [
     *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),
+    *(f"scalerl.curves.{path.stem}" for path in sorted((ROOT / "scalerl/curves").glob("[!_]*.py"))),
     *(f"scenarios.{path.stem}" for path in sorted((ROOT / "scenarios").glob("*.py")) if path.stem != "__init__"),
     *(f"tui.{path.stem}" for path in sorted((ROOT / "tui").glob("*.py")) if path.stem != "__init__"),
 ]  # fmt: skip

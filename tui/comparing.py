@@ -16,7 +16,7 @@ from scalerl.curves.comparison import (
     exponent_at,
     speed,
 )
-from scalerl.curves.curve import differing_settings
+from scalerl.curves.curve import differing_settings, thinned
 from scalerl.curves.extending import effort_to_detect
 from scalerl.curves.sources import read_source
 from scalerl.errors import InputError
@@ -98,7 +98,10 @@ def document(both: Comparison, budgets: Sequence[float], detect: float | None) -
         "budgets": [
             {
                 "C": C,
-                "best": [{"name": name, "chance": chance} for chance, name in both.best_at(C)],
+                "best": [
+                    {"name": each.curve.name, "chance": chance}
+                    for each, chance in zip(made, both.best_at(C), strict=True)
+                ],
                 "pairs": [asdict(both.duel(i, j, C)) for i, j in pairs],
             }
             for C in budgets
@@ -137,10 +140,11 @@ def _curves(made: Sequence[Forecast], width: int) -> list[str]:
     series = [
         Series(
             each.curve.name,
-            list(zip(each.whole.C_N.tolist(), each.whole.R_N.tolist(), strict=True)),
+            list(zip(whole.C_N.tolist(), whole.R_N.tolist(), strict=True)),
             lambda C, fit=each.fit: float(fit.predict(C)),
         )
         for each in made
+        for whole in (thinned(each.whole),)
     ]
     unit = made[0].curve.unit
     return plot_overlay(series, width=width, height=HEIGHT, unit=unit, title="pass rate")
@@ -195,14 +199,16 @@ def _settings(made: Sequence[Forecast]) -> list[str]:
 
 
 def _at_budget(both: Comparison, C: float) -> list[str]:
-    ahead = [made for made in both.forecasts if made.last_C < C]
+    rows = sorted(
+        zip(both.best_at(C), both.forecasts, strict=True), key=lambda row: -row[1].rate(C).value
+    )
     lines = [f"at {amount(C)} {both.unit}:"]
-    for made in sorted(both.forecasts, key=lambda each: -each.rate(C).value):
-        chance = dict((name, c) for c, name in both.best_at(C))[made.curve.name]
-        guess = "   (forecast)" if made in ahead else ""
+    for chance, made in rows:
+        how = "   (forecast)" if made.last_C < C else ""
         doubt = "" if made.verdict == "ok" else f"   {made.verdict}"
         lines.append(
-            f"  {interval(made.rate(C))}   best with chance {chance:.0%}   {made.curve.name}{guess}{doubt}"
+            f"  {interval(made.rate(C))}   best with chance {chance:.0%}   {made.curve.name}"
+            f"{how}{doubt}"
         )
     return lines
 

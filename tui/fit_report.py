@@ -3,6 +3,7 @@
 import numpy as np
 
 from scalerl.curves.bootstrap import block_bootstrap
+from scalerl.curves.curve import thinned
 from scalerl.curves.extending import MARGIN, smallest_budget, window_drift, worth_of_extending
 from scalerl.curves.sources import Source
 from scalerl.errors import InputError
@@ -17,7 +18,7 @@ HEIGHT = 18
 def report(source: Source, made: Forecast, asked: FitRequest, width: int) -> list[str]:
     """The whole report as lines of plain text."""
     parts = [
-        _plot(made, width),
+        _plot(made, asked, width),
         _numbers(source, made),
         _verdict(made),
         _rates(made, asked),
@@ -29,12 +30,26 @@ def report(source: Source, made: Forecast, asked: FitRequest, width: int) -> lis
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
 
 
-def _plot(made: Forecast, width: int) -> list[str]:
-    curve, fit = made.whole, made.fit
+def _plot(made: Forecast, asked: FitRequest, width: int) -> list[str]:
+    """The curve with its band, drawn on to the farthest forecast."""
+    curve, fit = thinned(made.whole), made.fit
+
+    def band(C: float) -> tuple[float, float]:
+        R = made.rate(C)
+        return R.lo or 0.0, 1.0 if R.hi is None else R.hi
+
     points = list(zip(curve.C_N.tolist(), curve.R_N.tolist(), strict=True))
     if curve.R0 is not None:
         points = [(0.0, curve.R0), *points]
-    return plot_curve(points, fit, width=width, height=HEIGHT, unit=curve.unit)
+    return plot_curve(
+        points,
+        fit,
+        width=width,
+        height=HEIGHT,
+        unit=curve.unit,
+        band=band,
+        until=max(asked.at, default=None),
+    )
 
 
 def _numbers(source: Source, made: Forecast) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from scalerl.curves.curve import thinned
 from scalerl.curves.sources import Source, published_names, read_source
 from scalerl.errors import InputError
 from scalerl.fit import FitError, Grid, SigmoidFit
@@ -61,7 +62,7 @@ def fit(asked: FitRequest, *, as_json: bool) -> None:
     if asked.plot is not None:
         from tui.figures import save_fit
 
-        save_fit(asked.plot, made, made.whole, asked.at)
+        save_fit(asked.plot, made, thinned(made.whole), asked.at)
     if as_json:
         print(json.dumps(document(made, asked.at), indent=2, allow_nan=False))
         return

@@ -143,9 +143,8 @@ def _cells(series: Sequence[Series], marks: str, plot: Frame) -> Cells:
         for (C, value), half in zip(each.points, each.half or (), strict=False):
             low, column = plot.place(C, max(value - half, plot.y.lo))
             high, _ = plot.place(C, min(value + half, plot.y.hi))
-            if half > 0.0:
-                for row in range(high, low + 1):
-                    cells[row][column] = BAR
+            for row in range(high, low + 1):
+                cells[row][column] = BAR
     for i, each in enumerate(series):
         for C, value in each.points:
             row, column = plot.place(C, value)

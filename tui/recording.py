@@ -33,7 +33,7 @@ def register(asked: FitRequest, made: Forecast) -> str:
         "unit": asked.unit,
     }
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    at = asked.at or (2.0 * made.last_C,)
+    at = asked.at or (2.0 * made.whole.last_C,)
     promise = put_on_record(record_path(), made, source, at, now)
     rows = [f"R({C:g}) in [{lo:.3f}, {hi:.3f}]" for C, _, lo, hi in promise.at]
     return f"registered {promise.hash[:12]}: {', '.join(rows)}; `scalerl fit --record` scores it"

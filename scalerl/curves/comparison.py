@@ -14,7 +14,7 @@ from scalerl.curves.curve import Curve
 from scalerl.curves.prompts import between_prompts
 from scalerl.curves.search import FoundMany, log_compute, shape
 from scalerl.curves.uncertainty import LEVEL, Interval
-from scalerl.fit import Floats, SigmoidFit
+from scalerl.fit import FitError, Floats, SigmoidFit
 from scalerl.forecast import RUN_TO_RUN, Forecast
 
 DRAWS = 4_000
@@ -58,12 +58,17 @@ class Comparison:
     Args:
         forecasts: two or more.
         seed: of the draws behind every chance.
+
+    Raises:
+        FitError: no curve, or curves in different units.
     """
 
     def __init__(self, forecasts: Sequence[Forecast], seed: int = 0) -> None:
         units = {made.curve.unit for made in forecasts}
-        if len(units) > 1:
-            raise ValueError(f"curves in different units: {', '.join(sorted(units))}")
+        if len(units) != 1:
+            raise FitError(
+                f"{len(forecasts)} curves in units {sorted(units)}: give some in one unit"
+            )
         self.forecasts = list(forecasts)
         self.unit = units.pop()
         # a seed for each: a curve compared with itself must not agree with itself by construction
@@ -88,13 +93,10 @@ class Comparison:
         ahead = float(np.mean(gap_D > 0.0) + np.mean(gap_D == 0.0) / 2.0)
         return Duel(a.curve.name, b.curve.name, C, difference, ahead, bool(paired))
 
-    def best_at(self, C: float) -> list[tuple[float, str]]:
-        """(chance of standing highest at C, name), the likeliest first."""
-        rates_ID = np.stack(self.rates(C))
-        first_D = np.argmax(rates_ID, axis=0)
-        chances = [float(np.mean(first_D == i)) for i in range(len(self.forecasts))]
-        names = [made.curve.name for made in self.forecasts]
-        return sorted(zip(chances, names, strict=True), reverse=True)
+    def best_at(self, C: float) -> list[float]:
+        """The chance of each, in their order, to stand highest at C."""
+        first_D = np.argmax(np.stack(self.rates(C)), axis=0)
+        return [float(np.mean(first_D == i)) for i in range(len(self.forecasts))]
 
     def crossing(self, i: int, j: int, reach: float) -> Crossing:
         """Where curve i and curve j cross between the first point of either and `reach`.
@@ -176,11 +178,12 @@ def efficiency(made: Forecast) -> Efficiency:
     R_N = curve.R_N[keep_N]
     # d logit / dR = (A - R0) / ((R - R0) (A - R))
     steep_N = (fit.A - fit.R0) / ((R_N - fit.R0) * (fit.A - R_N))
-    half = made.uncertainty.noise.t() * made.uncertainty.noise.sd
+    w_N = made.uncertainty.points.w_N / made.uncertainty.points.w_N.mean()
+    half_N = made.uncertainty.noise.t() * made.uncertainty.noise.sd / np.sqrt(w_N[keep_N])
     return Efficiency(
         np.log(curve.C_N[keep_N]),
         np.log((R_N - fit.R0) / (fit.A - R_N)),
-        half * steep_N,
+        half_N * steep_N,
         int(np.sum(~keep_N)),
         fit.B,
         -fit.B * float(np.log(fit.C_mid)),

@@ -25,7 +25,7 @@ from scalerl.fit import (
 )
 
 NO_SETTING = ("name", "seed", "site.name")
-MOST_POINTS = 2_000  # more are averaged in blocks: a fit gains nothing from them but time
+MOST_POINTS = 500  # more are averaged in blocks: a fit gains nothing from them but time
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +116,10 @@ def curve(
     table_N2 = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     checked(table_N2[:, 0], table_N2[:, 1])
     se_N = None if se is None else np.asarray(se, dtype=np.float64)
+    if se_N is not None and se_N.shape != (len(table_N2),):
+        raise FitError(f"se has shape {se_N.shape}: give one per point ({len(table_N2)})")
     if se_N is not None and not np.all(se_N > 0.0):
-        se_N = None  # a weight would be infinite
+        se_N = None  # unknown for one, so no point can be weighed against it
     C_N, place_N, count_N = np.unique(table_N2[:, 0], return_inverse=True, return_counts=True)
     R_N = np.bincount(place_N, table_N2[:, 1]) / count_N
     if se_N is not None:
@@ -138,33 +140,43 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
     found = curve(table_N2, name, se=[_standard_error(event) for event in evals])
     # One for each point, in order of compute; of several at one C the last.
     rl = list({event["C"]: event for event in evals if event["C"] > 0.0}.values())
-    recipe = _flat(run.get("recipe", {})) | _flat(run.get("site", {}), "site.")
-    passes = [event.get("passes") for event in rl]
-    whole = rl and all(isinstance(p, list) and len(p) == len(passes[0] or ()) for p in passes)
-    sizes = {(event.get("n"), event.get("k")) for event in rl}
-    n, k = sizes.pop() if len(sizes) == 1 else (None, None)
+    recipe = _flat(run.get("recipe")) | _flat(run.get("site"), "site.")
+    passes = [_passes(event) for event in rl]
+    sizes = {(len(each), event.get("k")) for each, event in zip(passes, rl, strict=True) if each}
+    n, k = sizes.pop() if len(sizes) == 1 and all(passes) else (0, 0)
+    k = k if isinstance(k, int) else 0
     task = recipe.get("site.task")
+    versions = [event.get("version") for event in rl]
     return replace(
         found,
-        passes_NP=np.array(passes, dtype=np.int64) if whole and k else None,
-        k=int(k or 0),
+        passes_NP=np.array(passes, dtype=np.int64) if n else None,
+        k=k,
         held_out=f"{task}, {evaluation_set}, {n} prompts" if task and n else None,
-        version_N=np.array([event.get("version", 0) for event in rl], dtype=np.int64),
+        version_N=np.array(versions) if all(isinstance(v, int) for v in versions) else None,
         recipe=recipe or None,
     )
+
+
+def _passes(event: Event) -> list[int]:
+    """Passes of each prompt; empty where the event does not have them, or cannot be right."""
+    passes, k = event.get("passes"), event.get("k")
+    if not (isinstance(passes, list) and isinstance(k, int)):
+        return []
+    return passes if all(isinstance(q, int) and 0 <= q <= k for q in passes) else []
 
 
 def _standard_error(event: Event) -> float:
     """Of a pass rate over its fixed prompts, from the passes of each, else from its own `se`.
 
     Half a pass and half a failure are added to each prompt: a prompt that passed every time is weak
-    evidence that it always will.
+    evidence that it always will. 0 where nothing is known.
     """
-    passes, k = event.get("passes"), event.get("k")
-    if isinstance(passes, list) and passes and isinstance(k, int) and k > 1:
+    passes, k = _passes(event), event.get("k", 0)
+    if passes and k > 1:
         q_P = (np.asarray(passes) + 0.5) / (k + 1.0)
         return float(np.sqrt(np.sum(q_P * (1.0 - q_P)) / k) / len(passes))
-    return float(event.get("se") or 0.0)
+    se = event.get("se")
+    return float(se) if isinstance(se, int | float) else 0.0
 
 
 def differing_settings(curves: Sequence[Curve]) -> dict[str, list[Any]]:
@@ -180,9 +192,11 @@ def differing_settings(curves: Sequence[Curve]) -> dict[str, list[Any]]:
     return {key: values for key, values in rows.items() if any(v != values[0] for v in values)}
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """{"loss": {"kind": "cispo"}} as {"loss.kind": "cispo"}."""
     rows: dict[str, Any] = {}
+    if not isinstance(tree, dict):
+        return rows
     for key, value in tree.items():
         if isinstance(value, dict):
             rows |= _flat(value, f"{prefix}{key}.")
@@ -255,4 +269,4 @@ def fit_curve(
     Measured, R0 is not free to trade off against B; left free it bends a forecast from an early
     window.
     """
-    return fit_points(curve.given(R0).within(window).points(), grid)
+    return fit_points(thinned(curve.given(R0).within(window)).points(), grid)

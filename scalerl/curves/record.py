@@ -77,37 +77,40 @@ def register(
     Raises:
         InputError: nothing to forecast beyond the points, or a record that has been tampered with.
     """
-    behind = [C for C in at if made.last_C >= C]
-    if behind or not at:
-        said = f"{behind[0]:g} is not" if behind else "nothing is"
+    curve = made.whole  # all that has been seen, whatever the forecast was made from
+    seen = [C for C in at if not (np.isfinite(C) and curve.last_C < C)]
+    if seen or not at:
+        said = f"{seen[0]:g} is not" if seen else "nothing is"
         raise InputError(
-            f"{said} beyond the last point, {made.last_C:g} {made.curve.unit}: a forecast is of "
-            "what nobody has seen; name a larger --at"
+            f"{said} beyond the last point, {curve.last_C:g} {curve.unit}: a forecast is of what"
+            " nobody has seen; name a larger --at"
         )
     entries = _read(path)
     noise = made.uncertainty.noise
     rows = []
     for C in at:
         R = made.rate(C)
-        seen = R.widened(noise.t() * noise.sd, 0.0, 1.0)  # an evaluation scatters about the curve
-        rows.append([C, R.value, seen.lo, seen.hi])
+        wide = R.widened(noise.t() * noise.sd, 0.0, 1.0)  # an evaluation scatters about the curve
+        rows.append([C, R.value, wide.lo, wide.hi])
     entry: dict[str, Any] = {
         "v": FORMAT,
         "when": when,
         "source": source,
         "unit": made.curve.unit,
         "n": made.fit.n,
-        "last_C": made.last_C,
-        "window": list(made.window) if made.window else None,
+        "last_C": curve.last_C,
+        "window": [end if np.isfinite(end) else None for end in made.window or ()] or None,
         "verdict": made.verdict,
         "fit": {name: asdict(made.fit)[name] for name in ("R0", "A", "B", "C_mid", "rmse")},
         "at": rows,
-        "points": _hash_of_points(made.curve, made.last_C),
+        "points": _hash_of_points(curve, curve.last_C),
         "before": entries[-1]["hash"] if entries else START,
     }
     entry["hash"] = _hash(entry)
     path.parent.mkdir(parents=True, exist_ok=True)
+    torn = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
+        file.write("\n" if torn and entries else "")
         file.write(json.dumps(entry, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -179,7 +182,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return []
     entries: list[dict[str, Any]] = []
     before = START
-    for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for line, text in enumerate(path.read_bytes().splitlines(), 1):
         try:
             entry = json.loads(text)
             hashed = {key: value for key, value in entry.items() if key != "hash"}

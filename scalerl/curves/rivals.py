@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import curve_fit, minimize_scalar
+from scipy.optimize import least_squares, minimize_scalar
 
 from scalerl.curves.search import Line
 from scalerl.fit import MIN_POINTS, FitError, Floats, Points, fit_points
@@ -77,7 +77,7 @@ def _tried(
         return None, None
     try:
         return fit(points)
-    except (FitError, RuntimeError):  # too few distinct values, or no convergence
+    except FitError:  # too few distinct values
         return None, None
 
 
@@ -86,7 +86,8 @@ def _rmse(error_N: Floats) -> float:
 
 
 def sigmoid_law(points: Points) -> tuple[Law, float | None]:
-    fit = fit_points(Points(points.C_N, points.R_N, points.w_N, points.R0))
+    """The law of the paper, by the relative grid."""
+    fit = fit_points(points)
     return fit.predict, fit.A
 
 
@@ -138,7 +139,9 @@ def logit_linear(points: Points) -> tuple[Law, float | None]:
     def law(x_N: Floats, a: float, b: float) -> Floats:
         return 1.0 / (1.0 + np.exp(-np.clip(a + b * x_N, -500.0, 500.0)))
 
-    (a, b), _ = curve_fit(law, x_N, R_N, p0=(a, b), sigma=1.0 / np.sqrt(points.w_N[keep_N]))
+    root_N = np.sqrt(points.w_N[keep_N] / points.w_N.mean())
+    found = least_squares(lambda theta: root_N * (law(x_N, *theta) - R_N), (a, b))
+    a, b = found.x
 
     def predict(C_N: Floats) -> Floats:
         with np.errstate(divide="ignore"):

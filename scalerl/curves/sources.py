@@ -6,15 +6,14 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves.curve import Curve, curve, curve_of_run, differing_settings, thinned
+from scalerl.curves.curve import Curve, curve, curve_of_run, differing_settings
 from scalerl.errors import InputError
 from scalerl.events import Event, read_events
-from scalerl.fit import FitError, Floats
+from scalerl.fit import FitError, Floats, checked
 
 PAPER = "paper:"
 CURVES = Path(__file__).parents[1] / "data" / "scalerl_curves.csv"
@@ -80,7 +79,7 @@ def read_source(
         found = Source(text, [read_csv(path, x=x, y=y, select=select)])
     if unit is not None:
         found = replace(found, curves=[replace(each, unit=unit) for each in found.curves])
-    return replace(found, curves=[thinned(each) for each in found.curves])
+    return found
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -89,13 +88,21 @@ def read_source(
 def _read_folder(folder: Path) -> Source:
     if (folder / "events.jsonl").exists():
         return _runs(str(folder), [folder / "events.jsonl"])
-    seeds = sorted(folder.glob("seed-*/events.jsonl"))
+    seeds = sorted(
+        folder.glob("seed-*/events.jsonl"), key=lambda log: _number_last(log.parent.name)
+    )
     if seeds:
         return _runs(str(folder), seeds)
     below = sorted({str(log.parents[1]) for log in folder.glob("*/*/events.jsonl")})
     if below:
         raise InputError(f"{folder} holds several arms: name one of {', '.join(below)}")
     raise InputError(f"{folder} holds no events.jsonl and no seed-*/events.jsonl: is it a run?")
+
+
+def _number_last(name: str) -> tuple[float, str]:
+    """seed-2 before seed-10."""
+    _, _, number = name.partition("-")
+    return (float(number) if number.replace(".", "", 1).isdigit() else np.inf, name)
 
 
 def _runs(name: str, logs: Sequence[Path]) -> Source:
@@ -175,22 +182,24 @@ def read_csv(
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            rows = list(enumerate(islice(reader, None), 2))
+            lines = ((line, cells) for line, cells in enumerate(csv.reader(file), 1) if cells)
+            header = [name.strip() for name in next(lines, (0, []))[1]]
+            rows = list(lines)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}") from None
     if not rows:
         raise InputError(f"{path} has no rows below its header")
     columns = {name: i for i, name in enumerate(header) if name}
+    if twice := sorted({name for name in columns if header.count(name) > 1}):
+        raise InputError(f"{path} has the column {twice[0]!r} twice: rename one")
     for wish in select:
         rows = _selected(rows, columns, wish, path)
-    rows = [row for row in rows if row[1]]  # blank lines
     _refuse_several(rows, columns, path)
     x = x or _default(columns, tuple(X_NAMES), "x", path)
     y = y or _default(columns, Y_NAMES, "y", path)
     C_N, R_N = _numbers(rows, columns, x, path), _numbers(rows, columns, y, path)
     try:
+        checked(C_N, R_N)
         return curve(
             np.stack([C_N, R_N], axis=1),
             str(path),

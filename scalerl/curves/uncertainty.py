@@ -231,7 +231,7 @@ class Uncertainty:
         return self._tilted(found, lambda f: float(f.predict(C)), 0.0, 1.0)
 
     def ridge(self) -> list[tuple[float, float, float]]:
-        """(A, B, C_mid) along the region from its lowest ceiling to its highest: the ridge."""
+        """(A, B, C_mid) in order of C_mid, the best of the region at each: the ridge."""
         A_K, cells = self.region.a_K + self.region.g_K, self.region
         rows = []
         for C_mid in np.unique(cells.u_K):

@@ -1,4 +1,4 @@
-"""How much faster the vectorised grids are than one `curve_fit` call per cell, same answer.
+"""How much faster the vectorised searches are than one call after the other, same answer.
 
 Run it as a script: `python tests/benchmarks/bench_fit.py`. Every ratio is measured within one run
 of one process, so the load of the machine cancels.
@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from scipy.optimize import curve_fit
 
 import scalerl.fit
-from scalerl.fit import DRAWN_C_MID_K, PAPER_A_M, PAPER_C_MID_K, Grid, fit_sigmoid
+from scalerl.curves.bootstrap import block_bootstrap
+from scalerl.curves.uncertainty import Uncertainty
+from scalerl.fit import (
+    DRAWN_C_MID_K,
+    PAPER_A_M,
+    PAPER_C_MID_K,
+    Grid,
+    fit_points,
+    fit_sigmoid,
+    usable_points,
+)
 
 Floats = NDArray[np.float64]
 CURVES = Path(scalerl.fit.__file__).parent / "data" / "scalerl_curves.csv"
@@ -60,6 +70,15 @@ def main() -> None:
     for R0 in (0.4, None):
         laps = _lap(partial(fit_sigmoid, C, R, R0=R0), 20)
         print(f"relative, R0={R0}: {1e3 * laps:.1f} ms for {len(C)} points")
+        points = usable_points(C, R, R0=R0)
+        fit = fit_points(points)
+        refits_s = _lap(partial(block_bootstrap, points, fit, 1_000, 0), 3)
+        print(
+            f"1,000 refits of a block bootstrap, R0={R0}: {refits_s:.2f} s, "
+            f"{1_000 * laps / refits_s:.0f} times faster than one fit after the other"
+        )
+        known_s = _lap(lambda p=points, f=fit: Uncertainty(p, f).A(), 10)
+        print(f"profile interval of A, R0={R0}: {1e3 * known_s:.1f} ms")
     grids: tuple[tuple[Grid, Floats], ...] = (
         ("paper", PAPER_C_MID_K),
         ("paper-drawn", DRAWN_C_MID_K),

@@ -142,6 +142,66 @@ def test_impossible_points_are_named(bad):
         plot_curve([bad], None, width=80, height=20)
 
 
+def test_the_band_shades_what_nothing_else_fills():
+    # The plot of `test_markers_stand_where_computed_by_hand`. 0.6 falls on dot
+    # 31 * (0.824 - 0.6) / 0.648 = 10.7, so 11 (row 2), and 0.4 on dot 20.3 (row 5).
+    points = [(0, 0.2), (5, 0.5), (10, 0.8)]
+    plain = plot_curve(points, None, width=40, height=11, log_x=False)
+    lines = plot_curve(points, None, width=40, height=11, log_x=False, band=lambda C: (0.4, 0.6))
+    shaded = {(i, j) for i, line in enumerate(lines[1:]) for j, c in enumerate(line) if c == "░"}
+    # columns 1..26 hold the dots 2..53 of the axis; the point at C = 5 stands in row 4, column 14
+    area = {(i, 5 + j) for i in range(2, 6) for j in range(1, 27)}
+    assert shaded == area - {(4, 5 + 14)}
+    assert [line.replace("░", " ").rstrip() for line in lines[1:]] == plain[1:]
+    assert lines[0].endswith("● evaluation   ░░ 90 %")
+
+
+def test_a_band_without_values_shades_nothing():
+    nan = float("nan")
+    nowhere = [lambda C: (nan, nan), lambda C: (0.6, 0.4), lambda C: (7.0, 8.0)]
+    for band in nowhere[:2]:
+        assert "░" not in "".join(plot_curve(POINTS, _fit(), width=80, height=20, band=band)[1:])
+    # far above everything: the plot reaches towards it, and no further than as high again
+    far = plot_curve(POINTS, _fit(), width=80, height=20, band=nowhere[2])
+    assert "░" not in "".join(far[1:])
+
+
+def test_a_wide_band_leaves_the_rest_a_third():
+    lines = plot_curve(POINTS, _fit(), width=80, height=33, band=lambda C: (0.0, 1.0))
+    rows = [i for i, line in enumerate(lines[1:31]) if "●" in line]
+    assert 9 <= rows[-1] - rows[0] <= 10  # of 30 rows, less the air above and below
+    assert "░" in lines[1] and "░" in lines[30]
+    # open ends count for nothing in the range, and shade up to the frame
+    open_ended = (-float("inf"), float("inf"))
+    lines = plot_curve(POINTS, _fit(), width=80, height=20, band=lambda C: open_ended)
+    bare = plot_curve(POINTS, _fit(), width=80, height=20)
+    assert [line.replace("░", " ").rstrip() for line in lines[1:]] == bare[1:]
+    assert lines[2].count("░") > 40 and lines[17].count("░") > 50
+
+
+def test_until_draws_the_curve_on():
+    lines = plot_curve(
+        POINTS, _fit(), width=80, height=20, until=160e3, band=lambda C: (0.30, 0.35)
+    )
+    assert lines[-1].split() == ["1k", "2k", "5k", "10k", "20k", "50k", "100k", "GPU-h"]
+    markers = [j for line in lines[1:-2] for j, c in enumerate(line) if c == "●"]
+    drawn = [j for line in lines[1:-2] for j in _braille(line)]
+    first, last = min(markers), max(drawn)
+    # the points end at ln 16 / ln 160 = 0.546 of the way, and the curve and its band at the end
+    assert (max(markers) - first) / (last - first) == pytest.approx(0.546, abs=0.02)
+    assert last == lines[-2].rindex("─") - 1
+    assert max(j for line in lines[1:] for j, c in enumerate(line) if c == "░") == last
+    plain = plot_curve(POINTS, _fit(), width=80, height=20)
+    for until in (500.0, 5e3, 16e3):  # not beyond the points
+        assert plot_curve(POINTS, _fit(), width=80, height=20, until=until) == plain
+
+
+@pytest.mark.parametrize("until", [0.0, -1.0, float("inf"), float("nan")])
+def test_until_is_a_compute(until):
+    with pytest.raises(ValueError, match="until = "):
+        plot_curve(POINTS, _fit(), width=80, height=20, until=until)
+
+
 points_lists = st.lists(
     st.tuples(st.one_of(st.just(0.0), st.floats(1e-6, 1e9)), st.floats(0.0, 1.0)), max_size=20
 )
