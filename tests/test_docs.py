@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,27 @@ def test_the_readmes_commands_exist() -> None:
     commands = re.findall(r"`scalerl (\w+)", (ROOT / "README.md").read_text())
     known = set(re.findall(r"^  (\w+) ", CliRunner().invoke(app, ["--help"]).output, flags=re.M))
     assert commands and set(commands) <= known
+
+
+def shown(page: str) -> list[tuple[list[str], list[str]]]:
+    """(commands, lines) of each block that quotes what the commands of the block before it print."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, flags=re.DOTALL)
+    return [
+        (commands.splitlines(), quoted.splitlines())
+        for (_, commands), (kind, quoted) in pairwise(blocks)
+        if kind == "text"
+    ]
+
+
+@pytest.mark.parametrize(("commands", "quoted"), shown("docs/forecasting.md"))
+def test_the_forecasting_page_quotes_what_its_commands_print(
+    commands: list[str], quoted: list[str]
+) -> None:
+    printed: list[str] = []
+    for command in commands:
+        words = command.partition(" --plot ")[0].split()[1:]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        printed += [line.rstrip() for line in result.stdout.splitlines()]
+    assert [line for line in quoted if line not in printed] == []

@@ -155,8 +155,7 @@ def _table(made: Sequence[Forecast]) -> list[str]:
     from rich.console import Console
     from rich.table import Table
 
-    unit = made[0].curve.unit
-    shares = [f"C_{round(100 * q)}, {unit}" for q in SHARES]
+    shares = [f"C_{round(100 * q)}" for q in SHARES]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     common = sum(each.fit.A for each in made) / len(made)
     close = max(each.fit.A for each in made) - min(each.fit.A for each in made) <= BAND
@@ -177,6 +176,7 @@ def _table(made: Sequence[Forecast]) -> list[str]:
     with console.capture() as held_back:
         console.print(table)
     lines = [line.rstrip() for line in held_back.get().splitlines() if line.strip()]
+    lines.append(f"C_q is the compute to the share q of the gain, {made[0].curve.unit}")
     if close:
         lines.append(
             f"the ceilings lie within +-{BAND} of one another: the same, as far as single runs can"

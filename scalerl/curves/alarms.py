@@ -126,7 +126,7 @@ def _below(curve: Curve, i: int, start: int, wanted: float, tail: float, limit: 
         "danger",
         C,
         "compute",
-        f"R = {R:.3f} at {C:.4g} {curve.unit}, {wanted - R:.3f} below what the first {start}"
+        f"R = {R:.3f} at {C:,.6g} {curve.unit}, {wanted - R:.3f} below what the first {start}"
         f" evaluations predict",
         f"p = {tail:.1g} < {limit:.1g} (false alarms: at most {ALPHA:.0%} a baseline)",
         "stop extending; look at truncation and KL there, and go back to a checkpoint before it",

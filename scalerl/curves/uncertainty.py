@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from scalerl.curves.search import MIN_GAIN, TINY, FoundMany, Line, limits, log_compute, shape
@@ -279,33 +280,42 @@ class Uncertainty:
 
         For what no interval tells: the chance that one run beats another, where two curves cross.
         """
-        rng, noise = np.random.default_rng(seed), self.noise
-        cells = region(self.points, self.fit, noise, DRAW_LEVEL)
-        one = noise.inflation * noise.sd**2 / len(self.points.C_N) + EXACT
-        p = 3 if self.fit.R0_fixed else 4
-        used_K = noise.t(DRAW_LEVEL) ** 2 * one - cells.room_K  # above the best sum of squares
-        spare_K = noise.dof * one + np.maximum(used_K, 0.0)
-        power = (noise.dof + 2.0) / 2.0
-        Vaa, Vgg, Vag = cells.form_K3.T
-        inner_K = Vgg if p == 3 else Vaa * Vgg - Vag**2  # volume of the slice, squared
-        log_K = 0.5 * np.log(np.maximum(inner_K, TINY)) - power * np.log(spare_K)
-        weight_K = np.exp(log_K - log_K.max())
-        k_D = rng.choice(len(weight_K), size=D, p=weight_K / weight_K.sum())
-        scale_D = np.sqrt(spare_K[k_D] / (noise.dof + 2.0))
-        z_D2 = rng.standard_t(noise.dof + 2.0, size=(D, 2))
-        g_scale = np.sqrt(Vgg[k_D])
-        g_D = cells.g_K[k_D] + scale_D * g_scale * z_D2[:, 0]
-        along = Vag[k_D] / np.maximum(g_scale, TINY)
-        across = np.sqrt(np.maximum(Vaa[k_D] - along**2, 0.0))
-        a_D = cells.a_K[k_D] + scale_D * (along * z_D2[:, 0] + across * z_D2[:, 1])
+        rng = np.random.default_rng(seed)
+        cells = region(self.points, self.fit, self.noise, DRAW_LEVEL)
+        a_D, g_D, k_D = _likely(cells, self.noise, len(self.points.C_N), D, rng)
         u_D, lnB_D = cells.u_K[k_D], cells.lnB_K[k_D]
         if self._tilts:
             below, above = self._tilts
-            z_D = rng.standard_normal(D)
-            a_D = a_D + self.R0_se * z_D
-            g_D = g_D + z_D * ((above.A - above.R0) - (below.A - below.R0)) / 2.0
-            u_D = u_D + z_D * np.log(above.C_mid / below.C_mid) / 2.0
-            lnB_D = lnB_D + z_D * np.log(above.B / below.B) / 2.0
+            z_D = rng.standard_normal(D) / 2.0  # the two are two standard errors apart
+            a_D = a_D + z_D * (above.R0 - below.R0)
+            g_D = g_D + z_D * ((above.A - above.R0) - (below.A - below.R0))
+            u_D = u_D + z_D * np.log(above.C_mid / below.C_mid)
+            lnB_D = lnB_D + z_D * np.log(above.B / below.B)
         a_D = np.clip(a_D, 0.0, 1.0 - 2 * MIN_GAIN)
         A_D = np.clip(a_D + g_D, a_D + MIN_GAIN, 1.0)
         return FoundMany(a_D, A_D, np.exp(lnB_D), np.exp(u_D), A_D >= 1.0)
+
+
+def _likely(
+    cells: Region, noise: Noise, n: int, D: int, rng: np.random.Generator
+) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    """(a, g, cell) of D lines, with the scatter integrated out: Student's t in every direction.
+
+    A cell counts by what it leaves of the sum of squares and by the volume of its slice.
+    """
+    one = noise.inflation * noise.sd**2 / n + EXACT  # of the mean square, for one standard error
+    worse_K = np.maximum(noise.t(DRAW_LEVEL) ** 2 * one - cells.room_K, 0.0)  # than the best
+    left_K, dof = noise.dof * one + worse_K, noise.dof + 2.0
+    Vaa, Vgg, Vag = cells.form_K3.T
+    volume_K = np.where(Vaa > 0.0, Vaa * Vgg - Vag**2, Vgg)  # squared; R0 given: a line
+    log_K = 0.5 * np.log(np.maximum(volume_K, TINY)) - 0.5 * dof * np.log(left_K)
+    weight_K = np.exp(log_K - log_K.max())
+    k_D = rng.choice(len(weight_K), size=D, p=weight_K / weight_K.sum())
+    scale_D = np.sqrt(left_K[k_D] / dof)
+    first_D, second_D = rng.standard_t(dof, size=(2, D))
+    sd_g = np.sqrt(Vgg[k_D])
+    along = Vag[k_D] / np.maximum(sd_g, TINY)
+    across = np.sqrt(np.maximum(Vaa[k_D] - along**2, 0.0))
+    g_D = cells.g_K[k_D] + scale_D * sd_g * first_D
+    a_D = cells.a_K[k_D] + scale_D * (along * first_D + across * second_D)
+    return a_D, g_D, k_D

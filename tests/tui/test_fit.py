@@ -126,7 +126,7 @@ def test_the_drift_of_the_long_run() -> None:
 
 def test_a_run_that_broke() -> None:
     text = printed("fit", "paper:Fig2/DeepSeek-GRPO", "--window", ":6600", "--at", "10146")
-    assert "verdict: UNSTABLE. R = 0.456 at 7801 GPU-h, 0.019 below" in text
+    assert "verdict: UNSTABLE. R = 0.456 at 7,800.9 GPU-h, 0.019 below" in text
     assert "try: stop extending" in text
     found = document("paper:Fig2/DeepSeek-GRPO", "--window", ":6600")
     assert found["verdict"] == "unstable" and found["alarms"][0]["name"] == "residual"
