@@ -149,6 +149,8 @@ def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
         console.print(f"no fit: {result.no_fit}")
     console.print(cost_sentence(result.gpu_hours))
     console.print(f"run folder: {result.folder}")
+    if result.fit is not None:
+        console.print(f"how far to trust the fit:  scalerl fit {result.folder}")
     if result.status == "stopped":
         console.print(f"stopped; {how_to_resume(result.folder, allow_code)}")
     elif result.status != "done":
