@@ -175,12 +175,15 @@ class Points:
 
     C_N: compute, >= 0. R_N: pass rates. w_N: weights, up to a constant; all ones when none are known.
     R0: the given pass rate before RL, None to fit it.
+    run_N: the run that each point is of, where several are pooled. A fit makes no difference between
+        them; how points err together, it does.
     """
 
     C_N: Floats
     R_N: Floats
     w_N: Floats
     R0: Real | None
+    run_N: NDArray[np.int64] | None = None
 
 
 def usable_points(
@@ -293,7 +296,9 @@ def _inside(C_N: Floats, window: tuple[Real, Real] | None) -> NDArray[np.bool_]:
 
 def _check_enough(C_N: Floats, R_N: Floats, R0: Real | None, given: int) -> None:
     if R0 is not None and not 0.0 <= R0 < 1.0:
-        raise FitError(f"R0 = {R0}: a pass rate before RL lies in 0 <= R0 < 1; None fits it")
+        raise FitError(
+            f"R0 = {R0}: a pass rate before RL lies in 0 <= R0 < 1; leave it out to have it fitted"
+        )
     if len(C_N) < MIN_POINTS:
         raise FitError(
             f"{len(C_N)} of {given} points are in the window, a fit needs {MIN_POINTS}: "

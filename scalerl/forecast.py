@@ -15,9 +15,10 @@ from scipy.special import stdtrit
 from scalerl.curves.alarms import GRAVEST_FIRST, Alarm, alarms
 from scalerl.curves.curve import Curve, pool, thinned
 from scalerl.curves.prompts import between_prompts
+from scalerl.curves.region import LEVEL
 from scalerl.curves.rivals import Rival, rivals
-from scalerl.curves.search import FoundMany
-from scalerl.curves.uncertainty import LEVEL, Interval, Uncertainty
+from scalerl.curves.search import MIN_GAIN, FoundMany
+from scalerl.curves.uncertainty import Interval, Uncertainty
 from scalerl.events import Event
 from scalerl.fit import FitError, Grid, Real, SigmoidFit, fit_points
 
@@ -56,7 +57,7 @@ class Forecast:
         return self.curve.last_C
 
     def A(self) -> Interval:
-        """The ceiling, for new prompts of the same kind and another run of the same recipe."""
+        """The ceiling of another run, for new prompts of the same kind; from three seeds on, of the recipe."""
         return self._reported(self.uncertainty.A(), lambda fit: fit.A, True, 0.0, 1.0)
 
     def R0(self) -> Interval:
@@ -85,7 +86,11 @@ class Forecast:
         low: float = -np.inf,
         high: float = np.inf,
     ) -> Interval:
-        """With the error between prompts and between runs. Seeds, if three or more, speak for themselves."""
+        """With the error between prompts and between runs: that of the seeds, from three on, else the floor.
+
+        Pooled, a run that lies above the others throughout looks like autocorrelation: with seeds
+        to tell, their scatter says it all, and the profile is left out.
+        """
         if len(self.seeds) >= 3:
             values = np.array([of(fit) for fit in self.seeds])
             t = float(stdtrit(len(values) - 1, 0.5 + LEVEL / 2))
@@ -105,12 +110,12 @@ class Forecast:
         return RUN_TO_RUN / Z
 
     def draws(self, D: int, seed: int) -> FoundMany:
-        """D curves that another run of this recipe might follow: the ridge, and run to run."""
+        """D curves of the recipe: the ridge, and what this run, or the mean of these seeds, says of it."""
         drawn = self.uncertainty.draws(D, seed)
         sd = self.between_runs / np.sqrt(max(len(self.seeds), 1))
         moved_D = sd * np.random.default_rng([seed, 1]).standard_normal(D)
-        A_S = np.clip(drawn.A_S + moved_D, drawn.R0_S, 1.0)
-        return drawn._replace(A_S=A_S)
+        A_S = np.clip(drawn.A_S + moved_D, drawn.R0_S + MIN_GAIN, 1.0)
+        return drawn._replace(A_S=A_S, at_edge_S=A_S >= 1.0)
 
 
 def forecast(
@@ -137,6 +142,11 @@ def forecast(
     curves = [each.given(R0) for each in curves]
     whole = pool(curves, name or curves[0].name)
     inside = thinned(whole.within(window))
+    if window is not None and not len(inside.C_N) and len(whole.C_N):
+        first, last = f"{whole.C_N[0]:,.6g}", f"{whole.last_C:,.6g} {whole.unit}"
+        raise FitError(f"no point is in the window: they run from {first} to {last}")
+    if R0 is not None and len(whole.R_N) and whole.R_N.max() <= R0:
+        raise FitError(f"R0 = {R0} is above every point: a curve that rises from there meets none")
     points = inside.points()
     fit = fit_points(points, grid)
     uncertainty = Uncertainty(points, fit, whole.R0_se)
@@ -154,7 +164,7 @@ def forecast(
         window=window,
         uncertainty=uncertainty,
         seeds=tuple(_seed_fits(curves, window, grid)),
-        prompts_se=between_prompts(curves[0]),
+        prompts_se=float(np.mean([between_prompts(each) for each in curves])),
         rivals=rivals(points),
         alarms=found,
         verdict=verdict,

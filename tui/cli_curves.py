@@ -27,7 +27,15 @@ Window = Annotated[
 ]
 Grid = Annotated[
     str | None,
-    typer.Option("--grid", metavar="paper|paper-drawn", help="The paper's grid; needs an R0."),
+    typer.Option(
+        "--grid",
+        metavar="relative|paper|paper-drawn",
+        help="What is searched; the paper's need an R0.",
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="COL=VALUE", help="Only these rows of a CSV; repeatable."),
 ]
 Plot = Annotated[
     Path | None,
@@ -46,33 +54,37 @@ def fit_command(
     ] = None,
     x: Xcolumn = None,
     y: Ycolumn = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option("--select", metavar="COL=VALUE", help="Only these rows of a CSV; repeatable."),
-    ] = None,
+    select: Select = None,
     unit: Unit = None,
     r0: R0 = None,
     window: Window = None,
     grid: Grid = None,
     at: Annotated[
-        list[float] | None,
-        typer.Option("--at", metavar="C", help="Predict the pass rate at C; repeatable."),
+        list[str] | None,
+        typer.Option("--at", metavar="C", help="Predict the pass rate at C, e.g. 10k; repeatable."),
     ] = None,
     drift: Annotated[
-        list[float] | None,
+        list[str] | None,
         typer.Option("--drift", metavar="C", help="Refit on the points up to C; repeatable."),
     ] = None,
     extend: Annotated[
-        float | None,
+        str | None,
         typer.Option("--extend", metavar="C", help="What going on to C would buy."),
     ] = None,
     price: Annotated[
-        float, typer.Option("--price", metavar="P", help="Price per unit of compute.")
-    ] = 1.0,
+        float | None,
+        typer.Option("--price", metavar="P", help="Price per unit of compute, for --extend."),
+    ] = None,
     plot: Plot = None,
     register: Annotated[
         bool,
-        typer.Option("--register", help="Put the forecasts at --at on record, to be scored later."),
+        typer.Option(
+            "--register",
+            help="Put the forecasts at --at on record, to be scored later; by default at twice the last C.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with status 1 unless the verdict is ok.")
     ] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Score the forecasts on record; needs no source.")
@@ -82,7 +94,7 @@ def fit_command(
     as_json: Json = False,
 ) -> None:
     """Fit the sigmoid R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B), and say what it is worth."""
-    from tui.fitting import FitRequest, fit, list_published
+    from tui.fitting import FitRequest, amounts, fit, list_published
     from tui.recording import show_record
 
     with errors():
@@ -93,7 +105,7 @@ def fit_command(
         elif source is None:
             fail("say what to fit: a run, a CSV, or a curve from `scalerl fit --list`")
         else:
-            fit(
+            believed = fit(
                 FitRequest(
                     source=source,
                     x=x,
@@ -103,9 +115,9 @@ def fit_command(
                     R0=r0,
                     window=window,
                     grid=grid,
-                    at=tuple(at or ()),
-                    drift=tuple(drift or ()),
-                    extend=extend,
+                    at=amounts("--at", at),
+                    drift=amounts("--drift", drift),
+                    extend=None if extend is None else amounts("--extend", [extend])[0],
                     price=price,
                     plot=plot,
                     register=register,
@@ -113,6 +125,8 @@ def fit_command(
                 ),
                 as_json=as_json,
             )
+            if check and not believed:
+                raise typer.Exit(1)
 
 
 def compare_command(
@@ -121,8 +135,8 @@ def compare_command(
         typer.Argument(metavar="RUN_OR_CURVE ...", help="Two or more, each as in `scalerl fit`."),
     ],
     budget: Annotated[
-        list[float] | None,
-        typer.Option("--budget", metavar="C", help="Who wins at C; repeatable."),
+        list[str] | None,
+        typer.Option("--budget", metavar="C", help="Who wins at C, e.g. 10k; repeatable."),
     ] = None,
     detect: Annotated[
         float | None,
@@ -130,6 +144,7 @@ def compare_command(
     ] = None,
     x: Xcolumn = None,
     y: Ycolumn = None,
+    select: Select = None,
     unit: Unit = None,
     r0: R0 = None,
     window: Window = None,
@@ -140,14 +155,16 @@ def compare_command(
 ) -> None:
     """Compare curves: ceilings, speed, who wins at which budget, and what differs in the recipes."""
     from tui.comparing import compare
+    from tui.fitting import amounts
 
     with errors():
         compare(
             sources,
-            budgets=budget or [],
+            budgets=amounts("--budget", budget),
             detect=detect,
             x=x,
             y=y,
+            select=select or [],
             unit=unit,
             R0=r0,
             window=window,

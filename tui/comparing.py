@@ -18,7 +18,7 @@ from scalerl.curves.comparison import (
 )
 from scalerl.curves.curve import differing_settings, thinned
 from scalerl.curves.extending import effort_to_detect
-from scalerl.curves.sources import read_source
+from scalerl.curves.sources import PAPER, Source, read_source
 from scalerl.errors import InputError
 from scalerl.fit import FitError
 from scalerl.forecast import Forecast
@@ -26,6 +26,7 @@ from tui.fitting import amount, forecast_of, interval, parse_grid, parse_window
 from tui.overlay import Series, plot_overlay
 
 HEIGHT = 16
+CLEAR = 0.8  # chance from which a winner is named
 REACH = 10.0  # crossings are looked for up to this many times the last point
 
 
@@ -36,6 +37,7 @@ def compare(
     detect: float | None,
     x: str | None,
     y: str | None,
+    select: Sequence[str],
     unit: str | None,
     R0: float | None,
     window: str | None,
@@ -55,10 +57,7 @@ def compare(
         if not (math.isfinite(C) and C > 0):
             raise InputError(f"--budget {C}: compute is a finite number above 0")
     limits, searched = parse_window(window), parse_grid(grid)
-    made = [
-        forecast_of(read_source(each, x=x, y=y, unit=unit), R0, limits, searched)
-        for each in sources
-    ]
+    made = [forecast_of(_read(each, x, y, select, unit), R0, limits, searched) for each in sources]
     units = {each.curve.name: each.curve.unit for each in made}
     if len(set(units.values())) > 1:
         told = ", ".join(f"{name} in {of}" for name, of in units.items())
@@ -86,6 +85,15 @@ def compare(
     ]
     text = "\n\n".join("\n".join(part) for part in parts if part)
     console.print(text, markup=False)
+
+
+def _read(
+    text: str, x: str | None, y: str | None, select: Sequence[str], unit: str | None
+) -> Source:
+    """A source; what chooses columns and rows is for those that are CSVs."""
+    if text.startswith(PAPER) or Path(text).is_dir() or text.endswith(".jsonl"):
+        return read_source(text, unit=unit)
+    return read_source(text, x=x, y=y, select=select, unit=unit)
 
 
 def document(both: Comparison, budgets: Sequence[float], detect: float | None) -> dict[str, Any]:
@@ -182,7 +190,11 @@ def _table(made: Sequence[Forecast]) -> list[str]:
             f"the ceilings lie within +-{BAND} of one another: the same, as far as single runs can"
             " say; the one that gets there on less compute is the better"
         )
-    lines += [f"alarm: {each.curve.name}: {a.evidence}" for each in made for a in each.alarms]
+    lines += [
+        f"alarm ({alarm.level}) {alarm.name} in {each.curve.name}: {alarm.evidence}"
+        for each in made
+        for alarm in each.alarms
+    ]
     return lines
 
 
@@ -202,9 +214,14 @@ def _at_budget(both: Comparison, C: float) -> list[str]:
     rows = sorted(
         zip(both.best_at(C), both.forecasts, strict=True), key=lambda row: -row[1].rate(C).value
     )
-    lines = [f"at {amount(C)} {both.unit}:"]
+    (best, winner), sure = (
+        max(rows, key=lambda row: row[0]),
+        all(m.verdict == "ok" for _, m in rows),
+    )
+    take = f"take {winner.curve.name}" if best >= CLEAR and sure else "no clear winner"
+    lines = [f"at {amount(C)} {both.unit}: {take}"]
     for chance, made in rows:
-        how = "   (forecast)" if made.last_C < C else ""
+        how = "   (ahead of its points)" if made.last_C < C else ""
         doubt = "" if made.verdict == "ok" else f"   {made.verdict}"
         lines.append(
             f"  {interval(made.rate(C))}   best with chance {chance:.0%}   {made.curve.name}"
@@ -226,8 +243,7 @@ def _pairs(both: Comparison) -> list[str]:
         )
         if cross.C is None:
             lines.append(
-                f"  the fits do not cross between {amount(cross.first)} and {amount(cross.reach)}"
-                f" {both.unit}; {cross.chance:.0%} of the draws do"
+                f"  they do not cross between {amount(cross.first)} and {amount(cross.reach)} {both.unit}"
             )
         else:
             lines.append(

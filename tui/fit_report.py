@@ -4,11 +4,17 @@ import numpy as np
 
 from scalerl.curves.bootstrap import block_bootstrap
 from scalerl.curves.curve import thinned
-from scalerl.curves.extending import MARGIN, smallest_budget, window_drift, worth_of_extending
+from scalerl.curves.extending import (
+    MARGIN,
+    creeping,
+    smallest_budget,
+    window_drift,
+    worth_of_extending,
+)
 from scalerl.curves.sources import Source
 from scalerl.errors import InputError
 from scalerl.fit import FitError
-from scalerl.forecast import RUN_TO_RUN, Forecast
+from scalerl.forecast import RUN_TO_RUN, WIDEST, Forecast
 from tui.curve import plot_curve
 from tui.fitting import BOOTSTRAP, SHARES, FitRequest, amount, interval
 
@@ -16,15 +22,14 @@ HEIGHT = 18
 
 
 def report(source: Source, made: Forecast, asked: FitRequest, width: int) -> list[str]:
-    """The whole report as lines of plain text."""
+    """The whole report as lines of plain text: what is known first, then how it is known."""
     parts = [
         _plot(made, asked, width),
-        _numbers(source, made),
         _verdict(made),
-        _rates(made, asked),
-        _doubts(made, asked),
-        _drift(made, asked),
+        [*_numbers(source, made), *_rates(made, asked)],
         _worth(made, asked),
+        _drift(made, asked),
+        _doubts(made, asked),
         _rivals(made),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
@@ -52,31 +57,11 @@ def _plot(made: Forecast, asked: FitRequest, width: int) -> list[str]:
     )
 
 
-def _numbers(source: Source, made: Forecast) -> list[str]:
-    fit, unit = made.fit, made.curve.unit
-    lines = [
-        f"A {interval(made.A())}   R0 {fit.R0:.3f} ({made.curve.R0_from})"
-        f"   rmse {fit.rmse:.4f}, n {fit.n}",
-        f"B {interval(made.B(), '.2f')}   C_mid {interval(made.C_mid(), 'amount')} {unit}"
-        "   (90 %; A, B and C_mid move together)",
-    ]
-    shares = [f"{q:.0%} {interval(made.compute_to_share(q), 'amount')}" for q in SHARES]
-    lines.append(f"compute to a share of the gain, {unit}: " + ", ".join(shares))
-    if source.published is not None:
-        A, B = source.published
-        lines.append(f"published: A {A:.3f}, B {B:.2f}")
-    if made.curve.blocks_of > 1:
-        lines.append(f"each point is the mean of {made.curve.blocks_of} consecutive rows")
-    if made.seeds:
-        values = ", ".join(f"{each.A:.3f}" for each in made.seeds)
-        lines.append(f"{len(made.seeds)} seeds, A of each: {values}")
-    return lines
-
-
 def _verdict(made: Forecast) -> list[str]:
     said = {
-        "ok": "verdict: ok. The knee has been seen; A is a forecast, not a guess",
-        "not_identifiable": f"verdict: NOT IDENTIFIABLE. {made.why}. A and any forecast are guesses",
+        "ok": "verdict: ok. C_mid lies well inside the points and A is known",
+        "not_identifiable": f"verdict: NOT IDENTIFIABLE. {made.why}. A is a guess; a rate ahead is"
+        " worth no more than its interval",
         "unstable": f"verdict: UNSTABLE. {made.why}. The fit does not say where this run goes",
     }
     lines = [said[made.verdict]]
@@ -91,8 +76,86 @@ def _verdict(made: Forecast) -> list[str]:
     return lines
 
 
+def _numbers(source: Source, made: Forecast) -> list[str]:
+    fit, unit = made.fit, made.curve.unit
+    A, B, C_mid = made.A(), made.B(), made.C_mid()
+    shares = [f"{q:.0%} {interval(made.compute_to_share(q), 'amount')}" for q in SHARES]
+    lines = [
+        f"A {interval(A)}   R0 {fit.R0:.3f} ({made.curve.R0_from})   rmse {fit.rmse:.4f}, n {fit.n}",
+        f"B {interval(B, '.2f')}   C_mid {interval(C_mid, 'amount')} {unit}"
+        "   (90 %; A, B and C_mid move together)",
+        f"compute to a share of the gain A - R0, {unit}: {', '.join(shares)}",
+    ]
+    if None in (B.lo, B.hi, C_mid.lo, C_mid.hi):
+        lines.append("?: no end on that side within the limits of the search")
+    if source.published is not None:
+        lines.append("published: A {:.3f}, B {:.2f}".format(*source.published))
+    if made.curve.blocks_of > 1:
+        lines.append(f"each point is the mean of {made.curve.blocks_of} consecutive rows")
+    if made.seeds:
+        values = ", ".join(f"{each.A:.3f}" for each in made.seeds)
+        lines.append(f"{len(made.seeds)} seeds, A of each: {values}")
+    return lines
+
+
 def _rates(made: Forecast, asked: FitRequest) -> list[str]:
     return [f"R({amount(C)} {made.curve.unit}) = {interval(made.rate(C))}" for C in asked.at]
+
+
+def _worth(made: Forecast, asked: FitRequest) -> list[str]:
+    if asked.extend is None:
+        return []
+    price = 1.0 if asked.price is None else asked.price
+    try:
+        worth = worth_of_extending(made, asked.extend, price, seed=asked.seed)
+    except FitError as error:
+        raise InputError(f"--extend: {error}") from None
+    unit, gain = made.curve.unit, worth.gain
+    costs = [worth.cost / (100 * g) if g and g > 1e-6 else None for g in (gain.hi, gain.lo)]
+    per_point = "nothing is gained"
+    if worth.per_point is not None:
+        ends = ", ".join("?" if cost is None else amount(cost) for cost in costs)
+        per_point = f"{amount(worth.per_point)} a percentage point [{ends}]"
+    lines = [
+        f"going on from {amount(made.last_C)} to {amount(worth.C)} {unit}: {amount(worth.hours)}"
+        f" {unit} x {price:g} = {amount(worth.cost)}",
+        f"  pass rate {float(made.fit.predict(made.last_C)):.3f} to {float(made.fit.predict(worth.C)):.3f}:"
+        f" {interval(gain, '+.2f', 100)} percentage points for this run; {per_point}",
+    ]
+    return lines if made.verdict == "ok" else [*lines, "  not a forecast: see the verdict"]
+
+
+def _drift(made: Forecast, asked: FitRequest) -> list[str]:
+    unit = made.curve.unit
+    rows = window_drift(made.curve, asked.drift or None, grid=made.grid)
+    lines = ["the ceiling as the window grows (before the +-0.02):"] if rows else []
+    for row in rows:
+        guess = "" if row.seen and row.A_hi - row.A_lo <= 2 * WIDEST else "   a guess"
+        lines.append(
+            f"  to {amount(row.end_C):<9} n {row.n:<4d} A {row.A:.3f} [{row.A_lo:.3f}, {row.A_hi:.3f}]"
+            f"   B {row.B:.2f}   C_mid {amount(row.C_mid)}{guess}"
+        )
+    left_out = len(asked.drift) - len(rows)
+    if left_out > 0:
+        lines.append(f"  {left_out} of the windows asked for hold too few points to fit")
+    if creeping(rows):
+        lines.append(
+            "the ceiling has risen at each of the last three stops: it may well rise again"
+        )
+    if made.verdict == "unstable":
+        return lines
+    budget = smallest_budget(made)
+    if budget.C is None:
+        lines.append(f"A will not be known to +-{MARGIN} within twenty times this compute")
+    elif budget.seen:
+        lines.append(
+            f"A has been known to +-{MARGIN} since {amount(budget.C)} {unit}, from one run"
+        )
+    else:
+        lines.append(
+            f"A would be known to +-{MARGIN} at about {amount(budget.C)} {unit}, from one run"
+        )
+    return lines
 
 
 def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
@@ -100,10 +163,10 @@ def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
     known, noise = made.uncertainty, made.uncertainty.noise
     drawn = block_bootstrap(known.points, made.fit, BOOTSTRAP, asked.seed)
     lo, hi = np.quantile(drawn.A_S, [0.05, 0.95])
-    profile = known.A()
+    profile, ridge = known.A(), known.ridge()
     lines = [
         f"scatter of the points {noise.sd:.4f}, autocorrelation {noise.rho:.2f}:"
-        f" {made.fit.n} points are worth {made.fit.n / noise.inflation:.0f}",
+        f" {made.fit.n} points are worth {made.fit.n / noise.inflation:.0f} independent ones",
         f"A by profile [{profile.lo:.3f}, {profile.hi:.3f}], by block bootstrap [{lo:.3f}, {hi:.3f}]"
         f" ({BOOTSTRAP} refits, known to be too narrow)",
     ]
@@ -111,54 +174,12 @@ def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
         lines.append(f"other held-out prompts would move A by {made.prompts_se:.3f} (one sd)")
     if len(made.seeds) < 3:
         lines.append(
-            f"A and rates ahead are never given closer than +-{RUN_TO_RUN}: runs of one recipe"
-            " differ by as much, and fewer than three seeds cannot say otherwise"
+            f"A and rates beyond the points are never given closer than +-{RUN_TO_RUN}: runs of one"
+            " recipe differ by as much, and fewer than three seeds cannot say otherwise"
         )
-    ridge = known.ridge()
     ends = [ridge[0], ridge[len(ridge) // 2], ridge[-1]] if len(ridge) > 2 else ridge
     told = "; ".join(f"A {A:.3f} B {B:.2f} C_mid {amount(C_mid)}" for A, B, C_mid in ends)
-    return [*lines, f"along the ridge: {told}"]
-
-
-def _drift(made: Forecast, asked: FitRequest) -> list[str]:
-    rows = window_drift(made.curve, asked.drift or None, grid=made.grid)
-    if not rows:
-        return []
-    lines = ["the ceiling as the window grows:"]
-    for row in rows:
-        seen = "" if row.seen else "   knee not seen: a guess"
-        lines.append(
-            f"  to {amount(row.end_C):<9} n {row.n:<4d} A {row.A:.3f} +-{row.half:.3f}"
-            f"   B {row.B:.2f}   C_mid {amount(row.C_mid)}{seen}"
-        )
-    budget, unit = smallest_budget(made), made.curve.unit
-    if budget.C is None:
-        lines.append(f"A will not be known to +-{MARGIN} within twenty times this compute")
-    elif budget.seen:
-        lines.append(f"A has been known to +-{MARGIN} (profile) since {amount(budget.C)} {unit}")
-    else:
-        lines.append(f"A would be known to +-{MARGIN} (profile) at about {amount(budget.C)} {unit}")
-    return lines
-
-
-def _worth(made: Forecast, asked: FitRequest) -> list[str]:
-    if asked.extend is None:
-        return []
-    try:
-        worth = worth_of_extending(made, asked.extend, asked.price, seed=asked.seed)
-    except FitError as error:
-        raise InputError(f"--extend: {error}") from None
-    unit = made.curve.unit
-    each = (
-        "nothing is gained"
-        if worth.per_point is None
-        else f"{amount(worth.per_point)} for each point"
-    )
-    return [
-        f"extending to {amount(worth.C)} {unit}: {amount(worth.hours)} {unit} at {asked.price:g} each is"
-        f" {amount(worth.cost)}",
-        f"  gain {interval(worth.gain, '+.2f', 100)} points of pass rate; {each}",
-    ]
+    return [*lines, f"these fit as well as the best (the ridge): {told}"]
 
 
 def _rivals(made: Forecast) -> list[str]:

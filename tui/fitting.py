@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 SHARES = (0.5, 0.8, 0.9)
 BOOTSTRAP = 1_000
+SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 @dataclass(frozen=True)
@@ -34,27 +37,26 @@ class FitRequest:
     at: tuple[float, ...] = ()
     drift: tuple[float, ...] = ()
     extend: float | None = None
-    price: float = 1.0
+    price: float | None = None
     plot: Path | None = None
     register: bool = False
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for option, values in (("--at", self.at), ("--drift", self.drift)):
-            for C in values:
-                if not (math.isfinite(C) and C > 0):
-                    raise InputError(f"{option} {C}: compute is a finite number above 0")
 
-
-def fit(asked: FitRequest, *, as_json: bool) -> None:
-    """Read, fit and print.
+def fit(asked: FitRequest, *, as_json: bool) -> bool:
+    """Read, fit and print, and say whether the verdict is ok.
 
     Raises:
         InputError: no such source or column, a value that is no number, too few points, or a grid without R0.
     """
+    if asked.price is not None and asked.extend is None:
+        raise InputError("--price says what --extend costs: give both")
+    if as_json and asked.extend is not None:
+        raise InputError("--extend is told in text: leave --json out")
     source = read_source(asked.source, x=asked.x, y=asked.y, select=asked.select, unit=asked.unit)
     made = forecast_of(source, asked.R0, parse_window(asked.window), parse_grid(asked.grid))
-    said = ""
+    lines = [] if as_json else _report(source, made, asked)  # all refusals before anything is kept
+    said: list[str] = []
     if asked.register:
         from tui.recording import register
 
@@ -65,15 +67,18 @@ def fit(asked: FitRequest, *, as_json: bool) -> None:
         save_fit(asked.plot, made, thinned(made.whole), asked.at)
     if as_json:
         print(json.dumps(document(made, asked.at), indent=2, allow_nan=False))
-        return
+        print("\n".join(said), end="", file=sys.stderr)
+    else:
+        print("\n".join([*lines, "", *said] if said else lines))
+    return made.verdict == "ok"
+
+
+def _report(source: Source, made: "Forecast", asked: FitRequest) -> list[str]:
     from rich.console import Console
 
     from tui.fit_report import report
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.print("\n".join(report(source, made, asked, min(console.width, 110))), markup=False)
-    if said:
-        console.print(said, markup=False)
+    return report(source, made, asked, min(Console().width, 110))
 
 
 def forecast_of(
@@ -123,9 +128,9 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
     try:
         if not colon:
             raise ValueError
-        return float(low or "0"), float(high or "inf")
+        return _amount(low or "0"), _amount(high or "inf")
     except ValueError:
-        raise InputError(f"--window {text!r} is not LO:HI, e.g. 1500:50000") from None
+        raise InputError(f"--window {text!r} is not LO:HI, e.g. 1500:50k") from None
 
 
 def parse_grid(name: str | None) -> Grid | None:
@@ -149,6 +154,29 @@ def knee_warning(fit: SigmoidFit, last_C: float) -> str | None:
     if not fit.knee_seen(last_C):
         return f"warning: the last C, {last_C:.4g}, is below twice C_mid: A and any forecast are guesses"
     return None
+
+
+def amounts(option: str, texts: Sequence[str] | None) -> tuple[float, ...]:
+    """Amounts of compute as people type them, and as this program prints them: 5000, 5,000, 5k, 1e6."""
+    found = []
+    for text in texts or ():
+        try:
+            C = _amount(text)
+        except ValueError:
+            raise InputError(
+                f"{option} {text!r} is no amount of compute, e.g. 5000 or 5k"
+            ) from None
+        if not (math.isfinite(C) and C > 0):
+            raise InputError(f"{option} {text}: compute is a finite number above 0")
+        found.append(C)
+    return tuple(found)
+
+
+def _amount(text: str) -> float:
+    plain = text.strip().replace(",", "")
+    if plain[-1:] in SUFFIXES:
+        return float(plain[:-1]) * SUFFIXES[plain[-1]]
+    return float(plain)
 
 
 def amount(C: float) -> str:

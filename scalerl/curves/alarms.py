@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 from scalerl.curves.curve import Curve
 from scalerl.curves.uncertainty import Uncertainty
@@ -22,6 +22,7 @@ GRAVEST_FIRST = ("collapse", "danger", "watch")
 # --- the residual test ---
 BASELINE = 8  # points of the first baseline
 LEAST_SCATTER = 0.002  # of healthy runs' residuals, published: a smaller drop is none
+LEAST_FALL, FALL_LEVEL = 0.01, 0.999
 ALPHA = 0.05  # chance that a healthy run ever fires, for each baseline
 
 # --- the updates ---
@@ -30,7 +31,12 @@ LOW_ESS = ((0.8, "watch"), (0.5, "danger"))
 ZERO_VARIANCE = ((0.6, "watch"), (0.9, "danger"))
 MEAN_OF = 8  # updates in a rolling mean
 JUMP_OVER = 32  # updates before, that a jump is measured against
-JUMP = 8.0  # robust standard deviations
+JUMP, JUMP_FACTOR = (
+    3.0,
+    1.5,
+)  # robust standard deviations of the logarithm, and at least this factor
+LEAST_NATS = 1e-6
+MATTERS = {"kl": 0.01, "entropy": 0.1}  # nats; a jump from nothing to less is none
 TREND_OF = 24  # updates of a trend
 TREND_T = 4.0  # Student's t of its slope
 
@@ -96,7 +102,7 @@ def residual(curve: Curve, baseline_C: float | None = None) -> Alarm | None:
         if known is None or (baseline_C is None and not known.fit.knee_seen(curve.C_N[start - 1])):
             continue
         for j, i in enumerate(range(start, end), 1):
-            tail, limit = _tail(known, curve.C_N[i], curve.R_N[i]), ALPHA / (j * (j + 1))
+            tail, limit = _tail(known, curve, i), ALPHA / (j * (j + 1))
             if tail < limit:
                 return _below(curve, i, start, float(known.fit.predict(curve.C_N[i])), tail, limit)
     return None
@@ -110,12 +116,15 @@ def _known(curve: Curve) -> Uncertainty | None:
     return Uncertainty(points, fit_points(points), curve.R0_se)
 
 
-def _tail(known: Uncertainty, C: float, R: float) -> float:
-    """Probability of an evaluation this low, or lower, under a fit."""
-    predicted = known.rate(float(C))
+def _tail(known: Uncertainty, curve: Curve, i: int) -> float:
+    """Probability of an evaluation as low as the i-th, or lower, under a fit."""
+    C, R = float(curve.C_N[i]), float(curve.R_N[i])
+    predicted, sd = known.rate(C), known.noise.sd
     assert predicted.lo is not None  # a rate always has ends
+    if curve.se_N is not None:  # the fit's scatter is that of a point of mean weight 1 / se^2
+        sd *= float(curve.se_N[i]) * np.sqrt(known.points.w_N.mean())
     ridge = (predicted.value - predicted.lo) / known.noise.t()
-    scatter = max(float(np.hypot(known.noise.sd, ridge)), LEAST_SCATTER)
+    scatter = max(float(np.hypot(sd, ridge)), LEAST_SCATTER)
     return float(stdtr(known.noise.dof, (R - predicted.value) / scatter))
 
 
@@ -150,7 +159,8 @@ def falling(curve: Curve) -> Alarm | None:
         curve.R_N[rows].var(ddof=1) / len(rows) + curve.R_N[last].var(ddof=1) / len(last)
     )
     drop = means[best] - means[2]
-    if drop <= 3.0 * spread or drop <= 0.01:
+    limit = max(float(stdtrit(len(rows) + len(last) - 2, FALL_LEVEL)) * spread, LEAST_FALL)
+    if drop <= limit:
         return None
     return Alarm(
         "falling",
@@ -158,7 +168,7 @@ def falling(curve: Curve) -> Alarm | None:
         float(curve.C_N[last[0]]),
         "compute",
         f"the last third of the evaluations has mean {means[2]:.3f}, an earlier one {means[best]:.3f}",
-        f"a drop of more than 0.01 and 3 standard errors ({3 * spread:.3f})",
+        f"a drop of {drop:.3f} > {limit:.3f} (Welch's t at {FALL_LEVEL:.1%}, at least {LEAST_FALL})",
         "no rising sigmoid describes this run: look for what broke it, and start again from before",
     )
 
@@ -201,22 +211,29 @@ def truncation_trend(updates: Sequence[Event]) -> Alarm | None:
 
 
 def jump(updates: Sequence[Event], name: str) -> Alarm | None:
-    """A mean over eight updates far outside what the 32 before it did, by median and MAD."""
+    """A mean over eight updates far outside what the 32 before it did, by median and MAD of logarithms.
+
+    KL and entropy are positive and scatter by factors, not by differences.
+    """
     at_N, value_N = _series(updates, name)
     for end in range(JUMP_OVER + MEAN_OF, len(value_N) + 1):
-        before = value_N[end - MEAN_OF - JUMP_OVER : end - MEAN_OF]
+        before = np.log(np.maximum(value_N[end - MEAN_OF - JUMP_OVER : end - MEAN_OF], LEAST_NATS))
         now = float(value_N[end - MEAN_OF : end].mean())
         middle = float(np.median(before))
         spread = 1.4826 * float(np.median(np.abs(before - middle)))
-        by = (now - middle) / max(spread, 0.02 * abs(middle), 1e-6)
-        if by > JUMP and now > 1.5 * middle:
+        rise = np.log(max(now, LEAST_NATS)) - middle
+        if rise > max(JUMP * spread, np.log(JUMP_FACTOR)) and now > MATTERS[name]:
+            told = (
+                f"{rise / spread:.0f} robust standard deviations" if spread else "nothing like it"
+            )
             return Alarm(
                 f"{name} jump",
                 "watch",
                 float(at_N[end - 1]),
                 "update",
-                f"mean {name} {now:.4g} over {MEAN_OF} updates, {middle:.4g} over the {JUMP_OVER} before",
-                f"{by:.0f} robust standard deviations > {JUMP:g}, and half as much again",
+                f"mean {name} {now:.4g} over {MEAN_OF} updates, {np.exp(middle):.4g} over the"
+                f" {JUMP_OVER} before",
+                f"{told} > {JUMP:g} (of the logarithm), and a factor above {JUMP_FACTOR:g}",
                 "lower the learning rate or k; in one public collapse this came before truncation",
             )
     return None

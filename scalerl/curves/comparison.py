@@ -12,8 +12,9 @@ import numpy as np
 
 from scalerl.curves.curve import Curve
 from scalerl.curves.prompts import between_prompts
+from scalerl.curves.region import LEVEL
 from scalerl.curves.search import FoundMany, log_compute, shape
-from scalerl.curves.uncertainty import LEVEL, Interval
+from scalerl.curves.uncertainty import Interval
 from scalerl.fit import FitError, Floats, SigmoidFit
 from scalerl.forecast import RUN_TO_RUN, Forecast
 
@@ -95,23 +96,25 @@ class Comparison:
 
     def best_at(self, C: float) -> list[float]:
         """The chance of each, in their order, to stand highest at C."""
-        first_D = np.argmax(np.stack(self.rates(C)), axis=0)
-        return [float(np.mean(first_D == i)) for i in range(len(self.forecasts))]
+        rates_ID = np.stack(self.rates(C))
+        highest_ID = rates_ID == rates_ID.max(axis=0)  # several share the first place
+        return [float(chance) for chance in (highest_ID / highest_ID.sum(axis=0)).mean(axis=1)]
 
     def crossing(self, i: int, j: int, reach: float) -> Crossing:
-        """Where curve i and curve j cross between the first point of either and `reach`.
+        """Where curve i and curve j cross between half of the earlier C_mid and `reach`.
 
-        The last crossing counts: beyond it the order stays.
+        Before that neither has moved, and which is ahead is noise. The last crossing counts: beyond
+        it the order stays.
         """
         a, b = self.forecasts[i], self.forecasts[j]
-        first = min(float(a.curve.C_N[0]), float(b.curve.C_N[0]))
+        first = min(a.fit.C_mid, b.fit.C_mid) / 2.0
         C_M = np.geomspace(first, max(reach, 2 * first), 200)
         fitted = _last_crossing(_one(a.fit), _one(b.fit), C_M)[0]
         crossed_D = _last_crossing(self.draws[i], self.draws[j], C_M)
         chance = float(np.mean(np.isfinite(crossed_D)))
         at = None
         if np.isfinite(fitted):
-            inside = crossed_D[np.isfinite(crossed_D)]
+            inside = np.append(crossed_D[np.isfinite(crossed_D)], fitted)
             lo, hi = np.quantile(inside, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             at = Interval(float(fitted), min(float(lo), fitted), max(float(hi), fitted))
         return Crossing(a.curve.name, b.curve.name, at, chance, first, float(C_M[-1]))
@@ -135,7 +138,8 @@ def _one(fit: SigmoidFit) -> FoundMany:
 def _last_crossing(a: FoundMany, b: FoundMany, C_M: Floats) -> Floats:
     """C of the last change of sign of a - b along C_M, NaN where there is none; one for each draw."""
     gap_DM = _curves(a, C_M) - _curves(b, C_M)
-    turns_DM = np.sign(gap_DM[:, 1:]) * np.sign(gap_DM[:, :-1]) < 0.0
+    now_DM, next_DM = gap_DM[:, :-1], gap_DM[:, 1:]
+    turns_DM = (now_DM * next_DM < 0.0) | ((now_DM == 0.0) & (next_DM != 0.0))
     D, found_D = np.arange(len(gap_DM)), np.full(len(gap_DM), np.nan)
     D = D[turns_DM.any(axis=1)]
     last_D = turns_DM.shape[1] - 1 - np.argmax(turns_DM[D, ::-1], axis=1)

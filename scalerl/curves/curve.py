@@ -42,6 +42,7 @@ class Curve:
     held_out: names the held-out prompts; two curves with one name were measured on the same.
     version_N: optimiser steps at each evaluation. recipe: its settings by dotted key.
     blocks_of: rows of the source behind each point, 1 unless they were too many.
+    run_N: the run that each point is of, where several were pooled.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Curve:
     version_N: NDArray[np.int64] | None = None
     recipe: dict[str, Any] | None = None
     blocks_of: int = 1
+    run_N: NDArray[np.int64] | None = None
 
     @property
     def last_C(self) -> float:
@@ -87,6 +89,7 @@ class Curve:
             se_N=cut(self.se_N),
             passes_NP=cut(self.passes_NP),
             version_N=cut(self.version_N),
+            run_N=cut(self.run_N),
         )
 
     def points(self) -> Points:
@@ -95,7 +98,8 @@ class Curve:
         Raises:
             FitError: too few points, or none that bend.
         """
-        return usable_points(self.C_N, self.R_N, R0=self.R0, se=self.se_N)
+        points = usable_points(self.C_N, self.R_N, R0=self.R0, se=self.se_N)
+        return replace(points, run_N=self.run_N)  # in order of compute, as the curve is
 
 
 def curve(
@@ -231,6 +235,7 @@ def pool(curves: Sequence[Curve], name: str) -> Curve:
         R0=float(np.mean(starts)) if known else None,
         R0_se=R0_se if known else 0.0,
         R0_from=curves[0].R0_from if known else "fitted",
+        run_N=np.repeat(np.arange(len(curves)), [len(each.C_N) for each in curves])[order_N],
     )
 
 
@@ -253,6 +258,7 @@ def thinned(full: Curve, most: int = MOST_POINTS) -> Curve:
         se_N=se_N,
         passes_NP=None,
         version_N=None,
+        run_N=None,
         blocks_of=size,
     )
 

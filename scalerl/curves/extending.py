@@ -7,12 +7,14 @@ import numpy as np
 from scipy.special import stdtrit
 
 from scalerl.curves.curve import Curve
+from scalerl.curves.region import LEVEL, Noise
 from scalerl.curves.search import log_compute, shape
-from scalerl.curves.uncertainty import LEVEL, Interval, Noise, Uncertainty
+from scalerl.curves.uncertainty import Interval, Uncertainty
 from scalerl.fit import FitError, Floats, Grid, Points, SigmoidFit, fit_points
 from scalerl.forecast import FEWEST_POINTS, Forecast
 
 MARGIN = 0.02
+CREEP = 0.002  # a step of A that is more than the last digit's
 
 
 # ---- how it changes as the window grows ----------------------------------------------------------
@@ -20,9 +22,9 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Drift:
-    """Fits on growing windows. One row: end_C 50_000, n 20, A 0.635, C_mid 10_200, half 0.012, seen True.
+    """Fits on growing windows. One row: end_C 50_000, n 20, A 0.635 [0.620, 0.655], B 1.9, C_mid 10_200, seen True.
 
-    half: half width of A's profile interval, before the floor; seen: whether the knee was.
+    A_lo, A_hi: A's profile interval, before the floor. seen: whether C_mid lay well inside the points.
     """
 
     end_C: float
@@ -30,8 +32,13 @@ class Drift:
     A: float
     B: float
     C_mid: float
-    half: float
+    A_lo: float
+    A_hi: float
     seen: bool
+
+    @property
+    def half(self) -> float:
+        return (self.A_hi - self.A_lo) / 2.0
 
 
 def window_drift(
@@ -40,7 +47,7 @@ def window_drift(
     """Refit on the points up to each end; a ceiling that still moves is not known yet.
 
     Args:
-        ends: compute; None takes the last five of n/16, n/8, ... of the points, at least 8, and all.
+        ends: compute; None takes 0.3, 0.45, 0.6, 0.8 and all of the points, at least 8 of them.
     """
     rows = []
     for end in _ends(curve) if ends is None else ends:
@@ -53,8 +60,15 @@ def window_drift(
         A = Uncertainty(points, fit, curve.R0_se).A()
         assert A.lo is not None and A.hi is not None
         seen = fit.knee_seen(part.last_C)
-        rows.append(Drift(float(end), fit.n, fit.A, fit.B, fit.C_mid, (A.hi - A.lo) / 2, seen))
+        row = (float(end), fit.n, fit.A, fit.B, fit.C_mid, A.lo, A.hi, seen)
+        rows.append(Drift(*row))
     return rows
+
+
+def creeping(rows: Sequence[Drift]) -> bool:
+    """Whether the ceiling rose by more than CREEP at each of the last three windows that saw the knee."""
+    seen = [row.A for row in rows if row.seen][-4:]
+    return len(seen) == 4 and bool(np.all(np.diff(seen) > CREEP))
 
 
 def _ends(curve: Curve) -> list[float]:
@@ -81,7 +95,7 @@ def smallest_budget(made: Forecast, margin: float = MARGIN) -> Budget:
     and evaluations go on at their present spacing.
     """
     curve, n = made.curve, len(made.curve.C_N)
-    ends = curve.C_N[FEWEST_POINTS - 1 :: max(1, n // 30)].tolist()
+    ends = curve.C_N[::-1][: n - FEWEST_POINTS + 1 : max(1, n // 30)][::-1].tolist()  # and the last
     known = None
     for row in reversed(window_drift(curve, ends)):  # it must stay known to the last point
         if not (row.seen and row.half <= margin):
@@ -175,17 +189,20 @@ def effort_to_detect(
         n >= 2 (t_level + t_power)^2 sd^2 / difference^2,   t with 2 (n - 1) degrees of freedom
 
     Raises:
-        FitError: a difference, power or level out of range.
+        FitError: a difference, power, level or run_sd out of range.
     """
+    if not 0.0 <= run_sd < np.inf:
+        raise FitError(f"run_sd = {run_sd}: a standard deviation is 0 or more")
     if not (0.0 < difference < 1.0 and 0.0 < power < 1.0 and 0.0 < level < 1.0):
         raise FitError(
             f"difference = {difference}, power = {power}, level = {level}: each lies in 0 .. 1"
         )
-    n = 2
-    while n < 10_000:
-        dof = 2 * (n - 1)
+
+    def asked(dof: float) -> float:
         t = stdtrit(dof, 0.5 + level / 2) + stdtrit(dof, power)
-        if n >= 2 * (t * run_sd / difference) ** 2:
-            break
+        return 2.0 * (t * run_sd / difference) ** 2
+
+    n = max(2, int(np.ceil(asked(1e9))))  # the least that t ever asks
+    while n < asked(2 * (n - 1)):
         n += 1
     return Effort(n, C, 2 * n * C)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from scalerl.curves.curve import Curve
-from scalerl.curves.uncertainty import LEVEL
+from scalerl.curves.region import LEVEL
 from scalerl.errors import InputError
 from scalerl.forecast import Forecast
 

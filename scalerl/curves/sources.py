@@ -6,33 +6,20 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from scalerl.curves.curve import Curve, curve, curve_of_run, differing_settings
+from scalerl.curves.tables import read_csv
 from scalerl.errors import InputError
 from scalerl.events import Event, read_events
-from scalerl.fit import FitError, Floats, checked
 
 PAPER = "paper:"
 CURVES = Path(__file__).parents[1] / "data" / "scalerl_curves.csv"
 # Pass rate before RL, read off the paper's drawn curves; it states none.
 PAPER_R0, PAPER_R0_OF = 0.400, {"Scout": 0.511}
-
-X_NAMES = {
-    "gpu_hours": "GPU-h",
-    "gpu_h": "GPU-h",
-    "C": "GPU-h",
-    "compute": "GPU-h",
-    "step": "steps",
-    "steps": "steps",
-    "tokens": "tokens",
-    "seconds": "s",
-}
-Y_NAMES = ("pass_rate", "R", "reward")
-# Columns that tell curves apart: more than one value in them is more than one curve.
-SERIES_NAMES = ("figure", "series", "run", "arm", "model", "seed")
 
 
 @dataclass(frozen=True)
@@ -75,8 +62,16 @@ def read_source(
         found = _read_folder(path)
     elif path.suffix == ".jsonl":
         found = _runs(str(path), [path])
+    elif not path.exists() and _matches(text):
+        raise InputError(f"there is no file {text}; for the curve of the paper say {PAPER}{text}")
     else:
-        found = Source(text, [read_csv(path, x=x, y=y, select=select)])
+        return _with_unit(Source(text, read_csv(path, x=x, y=y, select=select)), unit)
+    if x or y or select:
+        raise InputError(f"{text} is no CSV: --x, --y and --select choose columns and rows of one")
+    return _with_unit(found, unit)
+
+
+def _with_unit(found: Source, unit: str | None) -> Source:
     if unit is not None:
         found = replace(found, curves=[replace(each, unit=unit) for each in found.curves])
     return found
@@ -134,11 +129,12 @@ def published(name: str) -> Source:
     Raises:
         InputError: no such curve, or several.
     """
-    rows = [row for row in _paper_rows() if _is(name, row["figure"], row["series"])]
+    rows = _matches(name)
     found = sorted({f"{row['figure']}/{row['series']}" for row in rows})
     if not found:
+        near = get_close_matches(name, published_names(), 3, 0.3) or published_names()[:3]
         raise InputError(
-            f"the paper has no curve {name!r}; there are {', '.join(published_names())}"
+            f"the paper has no curve {name!r}; near it: {', '.join(near)} (all: scalerl fit --list)"
         )
     if len(found) > 1:
         raise InputError(f"{name!r} is drawn in several figures: say {PAPER}{' or '.join(found)}")
@@ -159,6 +155,10 @@ def _paper_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _matches(name: str) -> list[dict[str, str]]:
+    return [row for row in _paper_rows() if _is(name, row["figure"], row["series"])]
+
+
 def _is(name: str, figure: str, series: str) -> bool:
     name, bare = name.lower(), figure.partition("(")[0]
     return name in (
@@ -166,125 +166,3 @@ def _is(name: str, figure: str, series: str) -> bool:
         f"{figure}/{series}".lower(),
         f"{bare}/{series}".lower(),
     )
-
-
-# ---- a CSV ---------------------------------------------------------------------------------------
-
-
-def read_csv(
-    path: Path, *, x: str | None = None, y: str | None = None, select: Sequence[str] = ()
-) -> Curve:
-    """One curve of a CSV with a header. A column `se`, or columns `n` and `k`, weigh its points.
-
-    Raises:
-        InputError: no such file or column, a value that is no number (with its line), no row left,
-            or more than one curve in the rows that are.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = ((line, cells) for line, cells in enumerate(csv.reader(file), 1) if cells)
-            header = [name.strip() for name in next(lines, (0, []))[1]]
-            rows = list(lines)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    if not rows:
-        raise InputError(f"{path} has no rows below its header")
-    columns = {name: i for i, name in enumerate(header) if name}
-    if twice := sorted({name for name in columns if header.count(name) > 1}):
-        raise InputError(f"{path} has the column {twice[0]!r} twice: rename one")
-    for wish in select:
-        rows = _selected(rows, columns, wish, path)
-    _refuse_several(rows, columns, path)
-    x = x or _default(columns, tuple(X_NAMES), "x", path)
-    y = y or _default(columns, Y_NAMES, "y", path)
-    C_N, R_N = _numbers(rows, columns, x, path), _numbers(rows, columns, y, path)
-    try:
-        checked(C_N, R_N)
-        return curve(
-            np.stack([C_N, R_N], axis=1),
-            str(path),
-            unit=X_NAMES.get(x, x),
-            se=_errors(rows, columns, R_N, path),
-        )
-    except FitError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-Rows = list[tuple[int, list[str]]]  # (line, cells)
-
-
-def _selected(rows: Rows, columns: dict[str, int], wish: str, path: Path) -> Rows:
-    name, equals, value = wish.partition("=")
-    if not equals:
-        raise InputError(f"{wish!r} is not COLUMN=VALUE, e.g. series=ScaleRL")
-    i = _column(columns, name, path)
-    kept = [row for row in rows if len(row[1]) > i and row[1][i] == value]
-    if not kept:
-        there = sorted({row[1][i] for row in rows if len(row[1]) > i})
-        raise InputError(f"{path}: no row has {name} = {value!r}; there are {_listed(there)}")
-    return kept
-
-
-def _refuse_several(rows: Rows, columns: dict[str, int], path: Path) -> None:
-    for name in SERIES_NAMES:
-        if name not in columns:
-            continue
-        values = sorted({row[1][columns[name]] for row in rows if len(row[1]) > columns[name]})
-        if len(values) > 1:
-            raise InputError(
-                f"{path} holds {len(values)} curves: choose one by {name}=VALUE of {_listed(values)}"
-            )
-
-
-def _listed(values: Sequence[str]) -> str:
-    more = f" and {len(values) - 12} more" if len(values) > 12 else ""
-    return ", ".join(values[:12]) + more
-
-
-def _column(columns: dict[str, int], name: str, path: Path) -> int:
-    if name not in columns:
-        raise InputError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
-    return columns[name]
-
-
-def _default(columns: dict[str, int], names: Sequence[str], axis: str, path: Path) -> str:
-    for name in names:
-        if name in columns:
-            return name
-    raise InputError(
-        f"{path}: say which column to take with --{axis}; there are {', '.join(columns)}"
-    )
-
-
-def _numbers(rows: Rows, columns: dict[str, int], name: str, path: Path) -> Floats:
-    i = _column(columns, name, path)
-    try:
-        values = np.array([float(row[1][i]) for row in rows])
-    except (ValueError, IndexError):
-        values = np.array([_number(row[1], i) for row in rows])
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        line, cells = rows[bad[0]]
-        cell = cells[i] if len(cells) > i else ""
-        raise InputError(f"{path}, line {line}: {name} = {cell!r} is not a finite number")
-    return values
-
-
-def _number(cells: list[str], i: int) -> float:
-    try:
-        return float(cells[i])
-    except (ValueError, IndexError):
-        return np.nan
-
-
-def _errors(rows: Rows, columns: dict[str, int], R_N: Floats, path: Path) -> Floats | None:
-    """Standard errors from a column `se`, or binomial ones from `n` prompts of `k` completions."""
-    if "se" in columns:
-        return _numbers(rows, columns, "se", path)
-    if "n" not in columns or "k" not in columns:
-        return None
-    m_N = _numbers(rows, columns, "n", path) * _numbers(rows, columns, "k", path)
-    if np.any(m_N < 1.0):
-        raise InputError(f"{path}: n k = {m_N.min():g}: a pass rate needs completions")
-    p_N = (R_N * m_N + 1.0) / (m_N + 2.0)
-    return np.sqrt(p_N * (1.0 - p_N) / m_N)

@@ -179,7 +179,7 @@ def test_names_of_the_paper_that_mean_nothing_or_too_much():
         r"or Fig15c\(loo\)/ScaleRL or Fig2/ScaleRL",
     )
     for name in ("", "bs204", "Fig10a", "Fig10a/", "Fig10a/ScaleRL"):  # exact or nothing
-        _refused(f"paper:{name}", f"no curve '{name}'; there are Fig10a")
+        _refused(f"paper:{name}", f"no curve '{name}'; near it: Fig")
 
 
 # ---- a CSV that is one ---------------------------------------------------------------------------
@@ -250,8 +250,7 @@ def test_select_takes_one_of_several_curves(tmp_path):
 @pytest.mark.parametrize(
     ("select", "said"),
     [
-        ([], "holds 2 curves: choose one by arm=VALUE of a, b"),
-        (["arm=b"], "holds 2 curves: choose one by seed=VALUE of 0, 1"),
+        ([], "holds 2 curves: choose one by --select arm=VALUE of a, b"),
         (["arm=c"], "no row has arm = 'c'; there are a, b"),
         (["arm"], "'arm' is not COLUMN=VALUE"),
         (["figure=1"], "no column 'figure'; it has C, R, arm, seed"),
@@ -283,15 +282,15 @@ def test_many_curves_are_not_all_listed(tmp_path):
         ('C,R\n"1,000",0.5\n', "line 2: C = '1,000' is not"),
         ("C,R\n1,50%\n", "line 2: R = '50%' is not"),
         ("C,R,se\n1,0.5,0.1\n2,0.5,\n", "line 3: se = '' is not"),
-        ("C,R\n3,0.5\n-1,0.5\n", "points.csv: C.* = -1.0: compute is finite and >= 0"),
-        ("C,R\n1,0.5\n2,45\n", "points.csv: R.* = 45.0: .*divide per cent by 100"),
+        ("C,R\n3,0.5\n-1,0.5\n", "points.csv, line 3: C.* = -1.0: compute is finite and >= 0"),
+        ("C,R\n1,0.5\n2,45\n", "points.csv, line 3: R.* = 45.0: .*divide per cent by 100"),
         ("C,R,n,k\n1,45,10,2\n2,50,10,2\n", "R.* = 45.0: .*divide per cent by 100"),
         ("C,R,n,k\n1,0.5,10,2\n2,-0.5,10,2\n", "R.* = -0.5: a pass rate lies in 0..1"),
         ("C,R,n,k\n1,0.5,0,2\n", "n k = 0: a pass rate needs completions"),
         ("when,R\n1,0.5\n", "which column to take with --x; there are when, R"),
         ("C,score\n1,0.5\n", "which column to take with --y; there are C, score"),
         ("1,0.5\n2,0.6\n", "which column to take with --x; there are 1, 0.5"),
-        ("C;R\n1;0.5\n", "which column to take with --x; there are C;R"),
+        ("C;R\n1;0.5\n", "its columns are not divided by commas: 'C;R'"),
         ("C,R\n1,0.5\n".encode("utf-16"), "cannot read .*points.csv"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from scalerl.curves.sources import published, published_names
 from scalerl.forecast import Forecast, forecast
 
@@ -49,6 +51,7 @@ def counts(name: str) -> tuple[int, int]:
     """Solid and dotted points of a curve."""
     source = published(name)
     [curve] = source.curves
+    assert source.fit_end is not None
     solid = int((curve.C_N <= source.fit_end).sum())
     return solid, len(curve.C_N) - solid
 
@@ -80,7 +83,7 @@ def drawn_once() -> list[str]:
 def solid(name: str) -> Forecast:
     """The forecast from the solid points; the dotted ones are there to be watched."""
     source = published(name)
-    return forecast(source.curves, window=(0.0, source.fit_end or 0.0))
+    return forecast(source.curves, window=(0.0, source.fit_end or np.inf))
 
 
 def extended(name: str) -> Extended:

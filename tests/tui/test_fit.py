@@ -103,11 +103,11 @@ def test_the_report_says_what_a_reader_asks() -> None:
         "verdict: ok",
         "R(200,000 GPU-h) = 0.644 [0.624, 0.664]",
         "by block bootstrap",
-        "along the ridge:",
-        "the ceiling as the window grows:",
+        "fit as well as the best (the ridge):",
+        "the ceiling as the window grows (before the +-0.02):",
         "A has been known to +-0.02",
         # (200,000 - 101,959) x 2 = 196,082; the last point is at 101,958.7
-        "extending to 200,000 GPU-h: 98,041 GPU-h at 2 each is 196,083",
+        "going on from 101,959 to 200,000 GPU-h: 98,041 GPU-h x 2 = 196,083",
         "exponential           0.0037",
     ):
         assert said in text, said
@@ -158,14 +158,16 @@ def test_a_run_takes_r0_from_its_first_evaluation(runs: Path) -> None:
 
 def test_a_forecast_is_registered_and_scored_when_the_run_has_gone_on(runs: Path) -> None:
     curve_csv(last=400)
-    said = printed("fit", "curve.csv", "--r0", "0.2", "--register", "--at", "800").splitlines()[-1]
-    assert said.startswith("registered ") and "R(800) in [0.77" in said
-    assert "none can be scored yet" in printed("fit", "--record")
+    asked = ["fit", "curve.csv", "--r0", "0.2", "--window", "10:", "--register", "--at", "800"]
+    said = printed(*asked)
+    assert "\nregistered " in said
+    assert "R(800 GPU-h), as one evaluation would measure it, in [0.77" in said
+    assert "verdict ok: none can be scored yet" in printed("fit", "--record")
     curve_csv(last=800)
     # 0.2 + 0.6 / (1 + 1/64) = 0.7908
     text = printed("fit", "--record")
-    assert "0.791 held" in text and "1 of 1 held" in text
-    assert json.loads(printed("fit", "--record", "--json"))["held"] == 1
+    assert "0.791 held" in text and "verdict ok: 1 of 1 intervals held" in text
+    assert json.loads(printed("fit", "--record", "--json"))["ok"]["held"] == 1
     record = runs / "forecasts.jsonl"
     record.write_text(record.read_text().replace("0.7", "0.6", 1))
     assert "forecasts.jsonl, line 1: this forecast" in refused("fit", "--record")
@@ -175,6 +177,30 @@ def test_a_figure_is_saved() -> None:
     printed("fit", "paper:Fig2/ScaleRL", "--at", "30000", "--plot", "out.svg")
     assert Path("out.svg").read_text().startswith("<?xml")
     assert "out.pdf" in refused("fit", "paper:Fig2/ScaleRL", "--plot", "out.pdf")
+
+
+def test_a_script_learns_the_verdict_from_the_exit_status() -> None:
+    assert scalerl("fit", "paper:Fig2/ScaleRL", "--check").exit_code == 0
+    broken = scalerl("fit", "paper:Fig2/DeepSeek-GRPO", "--check", "--json")
+    assert broken.exit_code == 1 and json.loads(broken.stdout)["verdict"] == "unstable"
+
+
+def test_seeds_of_a_table_are_pooled() -> None:
+    rows = [f"{C},{0.2 + 0.6 / (1 + (100 / C) ** 2) + d:.6f},{s}" for s, d in enumerate((-0.01, 0, 0.01))
+            for C in range(20, 800, 40)]  # fmt: skip
+    Path("seeds.csv").write_text(
+        "# from our trainer\ngpu_hours, pass_rate, seed\n" + "\n".join(rows)
+    )
+    text = printed("fit", "seeds.csv", "--r0", "0.2")
+    assert "3 seeds, A of each:" in text and "n 60" in text
+    assert "n 20" in printed("fit", "seeds.csv", "--select", "seed=1")
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"), [("10k", "10,000"), ("10,000", "10,000"), ("1e4", "10,000")]
+)
+def test_amounts_as_people_type_them(typed: str, shown: str) -> None:
+    assert f"R({shown} GPU-h) = 0.596" in printed("fit", "paper:Fig2/ScaleRL", "--at", typed)
 
 
 def test_the_paper_curves_are_listed() -> None:
@@ -195,17 +221,24 @@ def test_the_paper_curves_are_listed() -> None:
         (["curve.csv", "--grid", "paper"], "give R0"),
         (["curve.csv", "--r0", "1.5"], "R0 = 1.5"),
         (["bad.csv"], "bad.csv, line 3: pass_rate = 'oops' is not a finite number"),
-        (["curve.csv", "--at", "-5"], "--at -5.0: compute is a finite number above 0"),
-        (["curve.csv", "--at", "0"], "--at 0.0: compute is a finite number above 0"),
+        (["curve.csv", "--at", "-5"], "--at -5: compute is a finite number above 0"),
+        (["curve.csv", "--at", "0"], "--at 0: compute is a finite number above 0"),
         (["curve.csv", "--at", "nan"], "--at nan: compute is a finite number"),
         (["curve.csv", "--drift", "nan"], "--drift nan"),
         (["curve.csv", "--extend", "100"], "--extend: C = 100: the curve already reaches 800"),
         (["curve.csv", "--extend", "1600", "--price", "-1"], "price = -1"),
+        (["curve.csv", "--price", "2"], "--price says what --extend costs"),
+        (["curve.csv", "--extend", "1600", "--json"], "--extend is told in text"),
+        (["curve.csv", "--at", "soon"], "--at 'soon' is no amount of compute, e.g. 5000 or 5k"),
+        (["curve.csv", "--window", "900:"], "no point is in the window: they run from 10 to 800 GPU-h"),
+        (["curve.csv", "--r0", "0.9"], "R0 = 0.9 is above every point"),
+        (["paper:Fig2/ScaleRL", "--x", "step"], "paper:Fig2/ScaleRL is no CSV"),
+        (["Fig2/ScaleRL"], "for the curve of the paper say paper:Fig2/ScaleRL"),
         (["curve.csv", "--register", "--at", "100"], "100 is not beyond the last point, 800 GPU-h"),
         (["other.csv"], "say which column to take with --x; there are a, b"),
         (["percent.csv"], "R[0] = 20.0: a pass rate lies in 0..1; divide per cent by 100"),
         (["flat.csv"], "R = 0.5 at all 6 points has no knee"),
-        (["several.csv"], "several.csv holds 2 curves: choose one by series=VALUE of a, b"),
+        (["several.csv"], "several.csv holds 2 curves: choose one by --select series=VALUE of a, b"),
         (["several.csv", "--select", "series=c"], "no row has series = 'c'; there are a, b"),
         (["several.csv", "--select", "series"], "'series' is not COLUMN=VALUE"),
         (["paper:nobody"], "the paper has no curve 'nobody'"),
