@@ -4,12 +4,7 @@ The same input gives the same bytes. Needs matplotlib, the extra `plot`; nothing
 imported inside the functions, and its global state is left as it was.
 """
 
-import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from html import escape
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +14,10 @@ from scalerl.curves.comparison import efficiency
 from scalerl.curves.curve import Curve
 from scalerl.curves.uncertainty import Interval
 from scalerl.errors import InputError
-from scalerl.forecast import Forecast
+from scalerl.forecast import RUN_TO_RUN, Forecast
 from tui.canvas import Axis, Span, printable, short, tick_choices
+from tui.drawing import drawing
 
-SUFFIXES = (".svg", ".png", ".html")
-NEEDED = "a figure needs matplotlib: pip install 'scalerl-sandbox[plot]', or leave --plot out"
 # Okabe and Ito's palette, told apart by the colour-blind too; yellow, faint on white, comes last.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#F0E442",
@@ -34,35 +28,6 @@ STYLES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 STEPS = 60  # compute values at which a curve and its band are drawn
 MOST_TICKS = 7
 LONGEST_NAME = 44
-SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "scalerl",
-    "svg.fonttype": "path",  # the same everywhere, whatever fonts the reader has
-    "text.parse_math": False,  # a name may hold a dollar sign
-    "font.size": 9.0,
-    "axes.titlesize": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "lines.markersize": 5.0,
-}
-# None leaves the entry out: a date, or the version of matplotlib, would change the bytes.
-NO_METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
-    "png": {"Software": None},
-}
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>body {{ margin: 1rem; background: #fff; }} svg {{ max-width: 100%; height: auto; }}</style>
-</head>
-<body>
-{picture}
-</body>
-</html>
-"""
 
 
 def save_fit(path: Path, made: Forecast, whole: Curve, at: Sequence[float]) -> None:
@@ -83,7 +48,7 @@ def save_fit(path: Path, made: Forecast, whole: Curve, at: Sequence[float]) -> N
     for C in at:
         if not 0.0 <= C < np.inf:
             raise InputError(f"a forecast at {C}: compute is a finite number, 0 or more")
-    with _drawing(path) as (figure, say):
+    with drawing(path) as (figure, say):
         figure.set_size_inches(11.0, 5.6)
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         figure.suptitle(f"{_shown(made.curve.name)}\n{_verdict(made)}", fontsize=10)
@@ -112,7 +77,7 @@ def save_comparison(path: Path, forecasts: Sequence[Forecast]) -> None:
     units = sorted({made.curve.unit for made in forecasts})
     if len(units) != 1:
         raise InputError(f"a figure needs curves in one unit of compute, not {units or 'none'}")
-    with _drawing(path) as (figure, say):
+    with drawing(path) as (figure, say):
         figure.set_size_inches(12.0, 5.0 + 0.2 * len(forecasts))
         left, right = figure.subplots(1, 2)
         _draw_curves(left, forecasts)
@@ -140,7 +105,14 @@ def _draw_fit(axes: Any, made: Forecast, whole: Curve, at: Sequence[float]) -> N
             look = {"ls": "", "marker": "o", "color": colour, "markerfacecolor": face, "zorder": 3}
             axes.plot(whole.C_N[keep_N], whole.R_N[keep_N], label=label, **look)
     first, last = float(whole.C_N[0]), max(whole.last_C, *at, 0.0)
-    band = _draw_band(axes, made, first, last, colour, "-", "fit, with its 90 % band")
+    band_label = "fit, with its 90 % band"
+    if last > made.last_C and len(made.seeds) < 3:
+        band_label = f"fit, 90 % band, ahead >= +-{RUN_TO_RUN}"
+    band = _draw_band(axes, made, first, last, colour, "-", band_label)
+    for alarm in made.alarms:
+        if alarm.of == "compute":
+            look = {"color": COLOURS[1], "ls": ":", "lw": 1.2, "zorder": 1}
+            axes.axvline(alarm.at, label=f"{alarm.name} alarm", **look)
     rates = [made.rate(C) for C in at]
     if at:
         half = _halves(rates)
@@ -175,6 +147,7 @@ def _draw_ridge(figure: Any, axes: Any, made: Forecast) -> None:
 
 def _draw_curves(axes: Any, forecasts: Sequence[Forecast]) -> None:
     seen: list[float] = []
+    end = max(made.last_C for made in forecasts)
     for i, made in enumerate(forecasts):
         curve, look, style = made.curve, _look(i), STYLES[i % len(STYLES)]
         axes.plot(curve.C_N, curve.R_N, ls="", alpha=0.8, zorder=3, **look)
@@ -183,6 +156,9 @@ def _draw_curves(axes: Any, forecasts: Sequence[Forecast]) -> None:
         label = f"{_shown(curve.name)}: A {_told(made.A())}"
         axes.plot([], [], ls=style, label=label, **look)
         seen += [*curve.R_N.tolist(), *made.fit.predict([first, made.last_C]).tolist()]
+        if end > made.last_C:  # on to where the longest curve ends, as a forecast
+            C_S = np.geomspace(made.last_C, end, STEPS)
+            axes.plot(C_S, made.fit.predict(C_S), color=look["color"], ls=":", lw=1.0, zorder=2)
     axes.set(title="pass rate against compute", ylabel="pass rate", ylim=_limits(seen))
     _finish_compared(axes, forecasts)
 
@@ -289,60 +265,3 @@ def _shown(name: str) -> str:
     name = printable(name)
     name = name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
     return f" {name}" if name.startswith("_") else name
-
-
-# ---- the file ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _drawing(path: Path) -> Iterator[tuple[Any, Callable[[str, str], None]]]:
-    """An empty figure and a function to name it; at the end the figure is written to `path`."""
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"{path}: a figure ends in {', '.join(SUFFIXES)}, not {path.suffix or 'in nothing'}"
-        )
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(NEEDED) from None
-
-    said = {"title": "", "words": ""}
-    # A person's own matplotlibrc would change the bytes: start from the defaults, and put it back.
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure, lambda title, words: said.update(title=title, words=words)
-        kind = "png" if path.suffix == ".png" else "svg"
-        stream = BytesIO()
-        figure.savefig(stream, format=kind, dpi=150, metadata=NO_METADATA[kind])
-    content = stream.getvalue()
-    if path.suffix == ".html":
-        content = _page(content.decode("utf-8"), **said).encode("utf-8")
-    _write(path, content)
-
-
-def _page(picture: str, title: str, words: str) -> str:
-    """The SVG without its XML head, named for those who cannot see it."""
-    picture = picture[picture.index("<svg") :]
-    title = printable(title)
-    label = escape(f"{title}: {printable(words)}", quote=True)
-    named = f'<svg role="img" aria-label="{label}"' + picture.removeprefix("<svg").rstrip()
-    return PAGE.format(title=escape(title), picture=named)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """The whole file, or the old one."""
-    beside = path.with_name(f".{path.name[:40]}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)

@@ -34,13 +34,15 @@ def page() -> str:
     held = sum(row.held for row in once)
     width = float(np.median([row.width for row in once]))
     all_held = sum(row.held for row in rows)
+    sure = [row for row in once if row.verdict == "ok"]
     return "\n".join(
         [
             f"Ceiling within 0.02 of the published one: {len(errors) - len(far)} of {len(errors)} series"
             f" of 15 points or more; not {', '.join(far)}.",
             "",
             f"Forecast of the last dotted point from the solid ones: {held} of {len(once)} runs inside,"
-            f" median width {width:.3f}; with repeated drawings {all_held} of {len(rows)}.",
+            f" median width {width:.3f} (those with verdict ok {sum(row.held for row in sure)} of"
+            f" {len(sure)}); with repeated drawings {all_held} of {len(rows)}.",
             "",
             "| curve | solid points | to | forecast at | drawn | forecast | 90 % | verdict |",
             "|---|---|---|---|---|---|---|---|",

@@ -1,6 +1,5 @@
 """The sigmoid and its fit: hand-computed values, invariances, the paper's curves."""
 
-import csv
 import importlib.util
 import subprocess
 import sys
@@ -437,23 +436,6 @@ def test_the_ceiling_creeps_up_with_the_window(both):
     ]
     np.testing.assert_allclose(ceilings, [0.615, 0.625, 0.635, 0.645], atol=0.005 + 1e-9)
     assert np.all(np.diff(ceilings) > 0.0)
-
-
-def test_published_ceilings_within_two_hundredths():
-    curves: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    with bench.CURVES.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            point = float(row["gpu_hours"]), float(row["pass_rate"]), float(row["published_A"])
-            curves.setdefault((row["figure"], row["series"]), []).append(point)
-    long = {name: np.array(points).T for name, points in curves.items() if len(points) >= 15}
-    errors = {
-        name: fit_sigmoid(C, R, R0=0.511 if name[1] == "Scout" else 0.400).A - published[0]
-        for name, (C, R, published) in long.items()
-    }
-    far = {name for name, error in errors.items() if abs(error) > 0.02}
-    assert (len(curves), len(errors)) == (46, 40)
-    assert len(far) <= 0.1 * len(errors), far
-    assert ("Fig2", "DeepSeek-GRPO") in far  # it broke at 6k GPU-hours: no sigmoid describes it
 
 
 def test_a_fit_is_fast_enough_to_follow_a_window():

@@ -1,6 +1,5 @@
 """What a forecast says: its verdicts, its floors, its seeds, and the published curves it is held to."""
 
-import csv
 from dataclasses import astuple
 
 import numpy as np
@@ -9,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from scalerl.curves.alarms import alarms
 from scalerl.curves.curve import Curve, curve
-from scalerl.curves.extending import window_drift
-from scalerl.curves.sources import CURVES, published
 from scalerl.fit import FitError, fit_sigmoid, sigmoid
-from scalerl.forecast import Forecast, forecast
+from scalerl.forecast import forecast
 
 LAW = {"R0": 0.4, "A": 0.6, "B": 2.0, "C_mid": 2_500.0}
 COMPUTE = np.linspace(500.0, 10_000.0, 20)
@@ -217,87 +213,3 @@ def test_whatever_the_noise_a_verdict_and_ends_in_order(seed, sd, n):
     for found in (made.A(), made.rate(20_000.0), made.B(), made.C_mid()):
         assert found.lo is None or found.lo <= found.value
         assert found.hi is None or found.value <= found.hi
-
-
-# ---- the paper -----------------------------------------------------------------------------------
-
-BASE = {  # drawings of one run: ScaleRL at 8B and 768, and the 2,048 run
-    "Fig2/ScaleRL": "base",
-    "Fig1a/size/8B-dense": "base",
-    "Fig11(math)/math-only": "base",
-    "Fig17a(gens)/16gen": "base",
-    "Fig15a(loo)/ScaleRL": "base",
-    "Fig15b(loo)/ScaleRL": "base",
-    "Fig15c(loo)/ScaleRL": "base",
-    "Fig1a/ScaleRL-bs2048-100k": "2048",
-    "Fig10a(batch)/bs2048": "2048",
-}
-BROKEN = "Fig2/DeepSeek-GRPO"
-
-
-def counts() -> dict[str, list[int]]:
-    """Points of the solid and of the dotted part of each drawing, in the order of the file."""
-    found: dict[str, list[int]] = {}
-    with CURVES.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            both = found.setdefault(f"{row['figure']}/{row['series']}", [0, 0])
-            both[row["kind"] != "fit"] += 1
-    return found
-
-
-def to_the_end_of_the_solid_line(name: str) -> Forecast:
-    source = published(name)
-    assert source.fit_end is not None
-    return forecast(source.curves, window=(0.0, source.fit_end))
-
-
-def test_the_dotted_part_lies_where_it_was_forecast():
-    chosen: dict[str, str] = {}
-    for name, (fitted, extended) in counts().items():
-        drawing = BASE.get(name, name)
-        if name != BROKEN and fitted >= 8 and extended >= 3:
-            best = chosen.get(drawing)
-            if best is None or fitted > counts()[best][0]:
-                chosen[drawing] = name
-    rows, covered, widths = [], [], []
-    for name in chosen.values():
-        made = to_the_end_of_the_solid_line(name)
-        R, found = made.whole.R_N[-1], made.rate(made.whole.last_C)
-        assert found.lo is not None and found.hi is not None
-        covered.append(found.lo <= R <= found.hi)
-        widths.append(found.hi - found.lo)
-        rows.append(f"{name:32s} {found.lo:.4f} .. {found.hi:.4f}  {R:.4f}  {covered[-1]}")
-    table = "\n" + "\n".join(rows)
-    assert len(rows) == 12, table
-    assert np.mean(covered) >= 0.85, table
-    assert np.median(widths) < 0.06, f"{np.median(widths):.4f}{table}"
-
-
-def test_the_run_that_broke_is_called_at_its_first_late_point():
-    made = to_the_end_of_the_solid_line(BROKEN)
-    assert made.verdict == "unstable"
-    first = next(alarm for alarm in made.alarms if alarm.name == "residual")
-    assert first.at == min(made.whole.C_N[made.whole.C_N > made.last_C])
-    assert forecast(published(BROKEN).curves).verdict == "unstable"  # without being told where
-
-
-def test_hardly_a_stable_run_is_called_broken():
-    with_window, without = set(), set()
-    for name in counts():
-        source = published(name)
-        [drawing], end = source.curves, source.fit_end
-        assert end is not None
-        late = end if end < drawing.last_C else None
-        with_window |= {name for alarm in alarms(drawing, baseline_C=late)}
-        without |= {name for alarm in alarms(drawing)}
-    assert BROKEN in with_window & without
-    assert len(with_window) <= 2 and len(without) <= 2, (with_window, without)
-
-
-def test_the_ceiling_of_the_long_run_creeps_up():
-    late = published("Fig10a/bs2048").curves[0].within((1_500.0, np.inf))
-    ends = (20_000.0, 30_000.0, 50_000.0, late.last_C)
-    rows = window_drift(late, ends, grid="paper-drawn")
-    found = [row.A for row in rows]
-    np.testing.assert_allclose(found, [0.615, 0.625, 0.635, 0.645], atol=0.005 + 1e-9)
-    assert np.all(np.diff(found) > 0.0) and [row.end_C for row in rows] == list(ends)

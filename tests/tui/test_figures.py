@@ -58,7 +58,7 @@ def test_the_fit_shows_its_window_its_ceiling_and_the_forecasts(tmp_path):
         "23 points",
         "8 points outside the window",
         f"ceiling A {A.value:.3f} ({A.lo:.3f} .. {A.hi:.3f})",
-        "fit, with its 90 % band",
+        "fit, 90 % band, ahead &gt;= +-0.02",
         "C, GPU-h",
         "C_mid, GPU-h",
         f"the fit, B {made.fit.B:.2f}",
@@ -205,7 +205,7 @@ def test_other_suffixes_are_refused(tmp_path, name):
     for save in (lambda p: save_fit(p, made, made.curve, []), lambda p: save_comparison(p, [made])):
         with pytest.raises(InputError, match=r"\.svg, \.png, \.html") as refused:
             save(tmp_path / name)
-        assert (Path(name).suffix or "nothing") in str(refused.value)
+        assert (Path(name).suffix or "no suffix") in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 
