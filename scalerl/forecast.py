@@ -26,7 +26,10 @@ Verdict = Literal["ok", "not_identifiable", "unstable"]
 
 RUN_TO_RUN = 0.02  # half width, at LEVEL, of what another run of the same recipe would give
 FEWEST_POINTS = 8
-WIDEST = 0.05  # half width of A beyond which nothing is claimed of it
+# Half width of A, as if the points erred independently, beyond which nothing is claimed of it. The
+# autocorrelation is left out here: judged by a width that it enters, runs whose autocorrelation is
+# underestimated are the ones believed, and their intervals hold too seldom.
+WIDEST = 0.08
 Z = float(stdtrit(1e9, 0.5 + LEVEL / 2))
 
 
@@ -211,6 +214,6 @@ def judge(curve: Curve, known: Uncertainty, found: Sequence[Alarm]) -> tuple[Ver
         return "not_identifiable", f"{first}, is above C_mid: the rise has not been seen"
     A = known.A()
     assert A.lo is not None and A.hi is not None  # a ceiling always has ends
-    if A.hi - A.lo > 2 * WIDEST:
+    if A.hi - A.lo > 2 * WIDEST * np.sqrt(known.noise.inflation):
         return "not_identifiable", f"A lies anywhere in {A.lo:.3f} .. {A.hi:.3f}"
     return "ok", ""

@@ -14,7 +14,7 @@ from scalerl.curves.extending import (
 from scalerl.curves.sources import Source
 from scalerl.errors import InputError
 from scalerl.fit import FitError
-from scalerl.forecast import RUN_TO_RUN, WIDEST, Forecast
+from scalerl.forecast import RUN_TO_RUN, Forecast
 from tui.curve import plot_curve
 from tui.fitting import BOOTSTRAP, SHARES, FitRequest, amount, interval
 
@@ -59,7 +59,7 @@ def _plot(made: Forecast, asked: FitRequest, width: int) -> list[str]:
 
 def _verdict(made: Forecast) -> list[str]:
     said = {
-        "ok": "verdict: ok. C_mid lies well inside the points and A is known",
+        "ok": "verdict: ok. C_mid lies well inside the points: A and its interval may be believed",
         "not_identifiable": f"verdict: NOT IDENTIFIABLE. {made.why}. A is a guess; a rate ahead is"
         " worth no more than its interval",
         "unstable": f"verdict: UNSTABLE. {made.why}. The fit does not say where this run goes",
@@ -130,7 +130,7 @@ def _drift(made: Forecast, asked: FitRequest) -> list[str]:
     rows = window_drift(made.curve, asked.drift or None, grid=made.grid)
     lines = ["the ceiling as the window grows (before the +-0.02):"] if rows else []
     for row in rows:
-        guess = "" if row.seen and row.A_hi - row.A_lo <= 2 * WIDEST else "   a guess"
+        guess = "" if row.seen else "   a guess"
         lines.append(
             f"  to {amount(row.end_C):<9} n {row.n:<4d} A {row.A:.3f} [{row.A_lo:.3f}, {row.A_hi:.3f}]"
             f"   B {row.B:.2f}   C_mid {amount(row.C_mid)}{guess}"
