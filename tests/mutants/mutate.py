@@ -84,7 +84,7 @@ class Recorder:
         if report.when == "call":
             self.ran += 1
         if report.failed:
-            names = self._rows[report.nodeid] or [report.nodeid.split("::")[-1]]
+            names = self._rows[report.nodeid] or [report.nodeid.split("::")[-1].split("[")[0]]
             self.killers += [name for name in names if name not in self.killers]
 
 
