@@ -109,7 +109,7 @@ def parse_lines(path: Path) -> Iterator[Event]:
         for line in file:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(event, dict) and isinstance(event.get("kind"), str):
                 yield event
@@ -121,6 +121,8 @@ def read_events(path: Path) -> list[Event]:
     for event in parse_lines(path):
         if event["kind"] == "resume":
             start = event.get("from_seq", 0)
+            if not isinstance(start, int):
+                continue
             while alive and alive[-1]["seq"] >= start:
                 alive.pop()
         elif isinstance(event.get("seq"), int):
@@ -135,10 +137,24 @@ def evaluations(events: list[Event], evaluation_set: str = "validation") -> list
         for event in events
         if event["kind"] == "eval"
         and event.get("set") == evaluation_set
-        and all(_is_number(event.get(name)) for name in ("C", "pass_rate"))
+        and all(is_number(event.get(name)) for name in ("C", "pass_rate"))
     ]
     return sorted(points, key=lambda event: event["C"])
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def lost_evaluations(events: list[Event], evaluation_set: str = "validation") -> int:
+    """How many `eval` events of a set have no number for C or pass rate, and so are no points."""
+    asked = [e for e in events if e["kind"] == "eval" and e.get("set") == evaluation_set]
+    return len(asked) - len(evaluations(events, evaluation_set))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a field holds a finite number."""
+    try:
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(float(value))
+        )
+    except OverflowError:  # an integer of hundreds of digits
+        return False

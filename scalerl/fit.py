@@ -5,7 +5,8 @@
 A, B and C_mid lie on a ridge: many triples draw almost the same curve through the points one has.
 `rmse` says how well the curve meets the points, never how well the parameters are known.
 
-The search lies in `fit_search`, intervals in `uncertainty`, and what to make of both in `forecast`.
+The search lies in `curves/search.py`, intervals in `curves/uncertainty.py`, and what to make of both in
+`forecast.py`.
 Needs numpy alone, and imports in no time: the screen that follows a run fits at every evaluation.
 
 Source of the law and of the paper's grid: arXiv 2510.13786 (ScaleRL).
@@ -35,6 +36,7 @@ Grid = Literal["relative", "paper", "paper-drawn"]
 Numbers = Real | Sequence[Real] | NDArray[Any]
 
 MIN_POINTS = 5
+MOST_PRECISE = 30.0
 
 
 class FitError(InputError, ValueError):
@@ -159,7 +161,8 @@ def fit_sigmoid(
         n, k: prompts, and completions per prompt, behind each R; one number or one per point. A
             point then weighs by its binomial precision n k / (R (1 - R)), for a log that keeps no
             more; completions of one prompt are not independent, so give `se` where it is known.
-        se: standard error of each R > 0, from per-prompt pass counts; a point weighs 1 / se^2.
+        se: standard error of each R > 0, from per-prompt pass counts; a point weighs 1 / se^2, and
+            none more than 30^2 times the middling one.
 
     Without n, k and se all points weigh alike.
 
@@ -175,15 +178,12 @@ class Points:
 
     C_N: compute, >= 0. R_N: pass rates. w_N: weights, up to a constant; all ones when none are known.
     R0: the given pass rate before RL, None to fit it.
-    run_N: the run that each point is of, where several are pooled. A fit makes no difference between
-        them; how points err together, it does.
     """
 
     C_N: Floats
     R_N: Floats
     w_N: Floats
     R0: Real | None
-    run_N: NDArray[np.int64] | None = None
 
 
 def usable_points(
@@ -284,6 +284,8 @@ def _precisions(R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers) 
         raise FitError(f"se has shape {se_N.shape}: give one number, or one per point ({len(R_N)})")
     if not np.all((se_N > 0.0) & np.isfinite(se_N)):
         raise FitError(f"se = {se_N.min()}: a standard error is > 0; leave se out if it is unknown")
+    # One point may not rule alone: none counts as better known than MOST_PRECISE times the middling one.
+    se_N = np.maximum(se_N, np.median(se_N) / MOST_PRECISE)
     return np.broadcast_to(1.0 / se_N**2, R_N.shape)
 
 

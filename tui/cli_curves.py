@@ -98,6 +98,8 @@ def fit_command(
     from tui.recording import show_record
 
     with errors():
+        if source is not None and (list_ or record):
+            fail(f"--list and --record need no source: leave {source} out")
         if list_:
             list_published(as_json=as_json)
         elif record:

@@ -17,7 +17,7 @@ from scalerl.curves.comparison import (
     speed,
 )
 from scalerl.curves.curve import differing_settings, thinned
-from scalerl.curves.extending import effort_to_detect
+from scalerl.curves.extending import Effort, effort_to_detect
 from scalerl.curves.sources import PAPER, Source, read_source
 from scalerl.errors import InputError
 from scalerl.fit import FitError
@@ -53,9 +53,6 @@ def compare(
     """
     if len(sources) < 2:
         raise InputError("a comparison needs two curves or more: `scalerl fit` looks at one")
-    for C in budgets:
-        if not (math.isfinite(C) and C > 0):
-            raise InputError(f"--budget {C}: compute is a finite number above 0")
     limits, searched = parse_window(window), parse_grid(grid)
     made = [forecast_of(_read(each, x, y, select, unit), R0, limits, searched) for each in sources]
     units = {each.curve.name: each.curve.unit for each in made}
@@ -76,7 +73,7 @@ def compare(
     width = min(console.width, 110)
     parts = [
         _curves(made, width),
-        _table(made),
+        _table(both),
         _settings(made),
         *(_at_budget(both, C) for C in budgets),
         _pairs(both),
@@ -158,15 +155,17 @@ def _curves(made: Sequence[Forecast], width: int) -> list[str]:
     return plot_overlay(series, width=width, height=HEIGHT, unit=unit, title="pass rate")
 
 
-def _table(made: Sequence[Forecast]) -> list[str]:
+def _table(both: Comparison) -> list[str]:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    made = both.forecasts
     shares = [f"C_{round(100 * q)}" for q in SHARES]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     common = sum(each.fit.A for each in made) / len(made)
-    close = max(each.fit.A for each in made) - min(each.fit.A for each in made) <= BAND
+    pairs = combinations(range(len(made)), 2)
+    close = all(both.same_ceiling(i, j) for i, j in pairs)
     heads = ["curve", "A", *shares, "n", "rmse", "verdict"]
     if close:
         heads.insert(2, f"B at A {common:.3f}")
@@ -294,7 +293,7 @@ def _effort(both: Comparison, detect: float | None) -> list[str]:
     ]
 
 
-def _needed(both: Comparison, difference: float) -> Any:
+def _needed(both: Comparison, difference: float) -> Effort:
     """Run-to-run scatter as the least sure of them has it, to the last point of the longest."""
     made = both.forecasts
     spread = max(each.between_runs for each in made)

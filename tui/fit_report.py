@@ -1,8 +1,7 @@
 """What `scalerl fit` prints: the curve, then one paragraph for each question a reader has."""
 
-import numpy as np
-
 from scalerl.curves.bootstrap import block_bootstrap
+from scalerl.curves.comparison import SHARES
 from scalerl.curves.curve import thinned
 from scalerl.curves.extending import (
     MARGIN,
@@ -12,13 +11,15 @@ from scalerl.curves.extending import (
     worth_of_extending,
 )
 from scalerl.curves.sources import Source
+from scalerl.curves.uncertainty import Interval
 from scalerl.errors import InputError
 from scalerl.fit import FitError
 from scalerl.forecast import RUN_TO_RUN, Forecast
 from tui.curve import plot_curve
-from tui.fitting import BOOTSTRAP, SHARES, FitRequest, amount, interval
+from tui.fitting import BOOTSTRAP, FitRequest, amount, interval
 
 HEIGHT = 18
+CLEARLY = 0.7  # of the sigmoid's error on held-out points
 
 
 def report(source: Source, made: Forecast, asked: FitRequest, width: int) -> list[str]:
@@ -153,7 +154,7 @@ def _drift(made: Forecast, asked: FitRequest) -> list[str]:
         )
     else:
         lines.append(
-            f"A would be known to +-{MARGIN} at about {amount(budget.C)} {unit}, from one run"
+            f"A would be known to +-{MARGIN} at about {amount(budget.C)} {unit}, but for run to run"
         )
     return lines
 
@@ -162,12 +163,12 @@ def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
     """How the interval of A came about."""
     known, noise = made.uncertainty, made.uncertainty.noise
     drawn = block_bootstrap(known.points, made.fit, BOOTSTRAP, asked.seed)
-    lo, hi = np.quantile(drawn.A_S, [0.05, 0.95])
+    boot = Interval.of_draws(made.fit.A, drawn.A_S)
     profile, ridge = known.A(), known.ridge()
     lines = [
         f"scatter of the points {noise.sd:.4f}, autocorrelation {noise.rho:.2f}:"
         f" {made.fit.n} points are worth {made.fit.n / noise.inflation:.0f} independent ones",
-        f"A by profile [{profile.lo:.3f}, {profile.hi:.3f}], by block bootstrap [{lo:.3f}, {hi:.3f}]"
+        f"A by profile [{profile.lo:.3f}, {profile.hi:.3f}], by block bootstrap [{boot.lo:.3f}, {boot.hi:.3f}]"
         f" ({BOOTSTRAP} refits, known to be too narrow)",
     ]
     if made.prompts_se:
@@ -189,4 +190,11 @@ def _rivals(made: Forecast) -> list[str]:
         rmse = "     -" if rival.rmse is None else f"{rival.rmse:.4f}"
         A = "" if rival.A is None else f"A {rival.A:.3f}"
         lines.append(f"  {rival.name:<21} {held}   rmse of all {rmse}   {A}".rstrip())
+    best = made.rivals[0]
+    mine = next(rival for rival in made.rivals if rival.name == "sigmoid").held_out_rmse
+    if best.held_out_rmse is not None and mine and best.held_out_rmse < CLEARLY * mine:
+        lines.append(
+            f"the {best.name} predicts the last third clearly better: far beyond the points the ceiling"
+            " of a sigmoid is an assumption"
+        )
     return lines

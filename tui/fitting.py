@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from scalerl.curves.uncertainty import Interval
     from scalerl.forecast import Forecast
 
-SHARES = (0.5, 0.8, 0.9)
 BOOTSTRAP = 1_000
 SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -51,20 +50,20 @@ def fit(asked: FitRequest, *, as_json: bool) -> bool:
     """
     if asked.price is not None and asked.extend is None:
         raise InputError("--price says what --extend costs: give both")
-    if as_json and asked.extend is not None:
-        raise InputError("--extend is told in text: leave --json out")
+    if as_json and (asked.extend is not None or asked.drift):
+        raise InputError("--extend and --drift are told in text: leave --json out")
     source = read_source(asked.source, x=asked.x, y=asked.y, select=asked.select, unit=asked.unit)
     made = forecast_of(source, asked.R0, parse_window(asked.window), parse_grid(asked.grid))
     lines = [] if as_json else _report(source, made, asked)  # all refusals before anything is kept
     said: list[str] = []
-    if asked.register:
-        from tui.recording import register
-
-        said = register(asked, made)
     if asked.plot is not None:
         from tui.figures import save_fit
 
         save_fit(asked.plot, made, thinned(made.whole), asked.at)
+    if asked.register:
+        from tui.recording import register
+
+        said = register(asked, made)
     if as_json:
         print(json.dumps(document(made, asked.at), indent=2, allow_nan=False))
         print("\n".join(said), end="", file=sys.stderr)

@@ -2,7 +2,8 @@
 
 Two kinds. The *curve*: evaluations that fall below what the curve so far predicts. The *updates*:
 truncation, entropy, KL, effective sample size and zero-variance groups, from the event stream.
-An alarm that fired stays reported after the run has recovered; `now` says where it stands.
+An alarm that fired stays reported after the run has recovered: its evidence says when, and for a
+level of the updates also where it stands now.
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from scalerl.curves.curve import Curve
+from scalerl.curves.region import DOUBT, MOST_AUTOCORRELATION, lag_one
 from scalerl.curves.uncertainty import Uncertainty
-from scalerl.events import Event
+from scalerl.events import Event, is_number, lost_evaluations
 from scalerl.fit import FitError, Floats, fit_points
 
 GRAVEST_FIRST = ("collapse", "danger", "watch")
@@ -23,6 +26,7 @@ GRAVEST_FIRST = ("collapse", "danger", "watch")
 BASELINE = 8  # points of the first baseline
 LEAST_SCATTER = 0.002  # of healthy runs' residuals, published: a smaller drop is none
 LEAST_FALL, FALL_LEVEL = 0.01, 0.999
+FEWEST_IN_LINES = 18
 ALPHA = 0.05  # chance that a healthy run ever fires, for each baseline
 
 # --- the updates ---
@@ -59,9 +63,12 @@ class Alarm:
 
 
 def alarms(
-    curve: Curve, events: Sequence[Event] = (), baseline_C: float | None = None
+    curve: Curve,
+    events: Sequence[Event] = (),
+    baseline_C: float | None = None,
+    alpha: float = ALPHA,
 ) -> list[Alarm]:
-    """Every alarm of a run, the gravest first; `baseline_C` as in `residual`."""
+    """Every alarm of a run, the gravest first; `baseline_C` and `alpha` as in `residual`."""
     updates = [event for event in events if event["kind"] == "update"]
     found = [
         residual(curve, baseline_C),
@@ -78,19 +85,36 @@ def alarms(
 # ---- the curve -----------------------------------------------------------------------------------
 
 
-def residual(curve: Curve, baseline_C: float | None = None) -> Alarm | None:
+def lost(curve: Curve, events: Sequence[Event]) -> Alarm | None:
+    """Evaluations that gave no number: a run whose rates are NaN has broken, and draws no curve of it."""
+    count = lost_evaluations(list(events))
+    if not count:
+        return None
+    return Alarm(
+        "lost evaluations",
+        "danger",
+        curve.last_C if len(curve.C_N) else 0.0,
+        "compute",
+        f"{count} evaluations have no number for C or pass_rate, {len(curve.C_N)} have",
+        "none should be lost",
+        "look at the log where they stand: NaN weights, a verifier that failed, a damaged file",
+    )
+
+
+def residual(curve: Curve, baseline_C: float | None = None, alpha: float = ALPHA) -> Alarm | None:
     """Evaluations below the *predictive* interval of an earlier fit, one after the other.
 
     A baseline is fitted once and left alone, so that a slow decline cannot drag it down. Late
     evaluation j after it fires when its tail probability under that fit is below
 
-        ALPHA / (j (j + 1)),   which sums to ALPHA over however many there will be.
+        alpha / (j (j + 1)),   which sums to alpha over however many there will be.
 
     The prediction counts the ridge of the fit, the scatter of the points and their autocorrelation.
 
     Args:
         baseline_C: end of the baseline; None takes the first 8, 16, 32, ... evaluations in turn,
             those at which the knee has been seen.
+        alpha: chance that a healthy run ever fires, for each baseline.
     """
     n = len(curve.C_N)
     if baseline_C is not None:
@@ -102,9 +126,10 @@ def residual(curve: Curve, baseline_C: float | None = None) -> Alarm | None:
         if known is None or (baseline_C is None and not known.fit.knee_seen(curve.C_N[start - 1])):
             continue
         for j, i in enumerate(range(start, end), 1):
-            tail, limit = _tail(known, curve, i), ALPHA / (j * (j + 1))
+            tail, limit = _tail(known, curve, i), alpha / (j * (j + 1))
             if tail < limit:
-                return _below(curve, i, start, float(known.fit.predict(curve.C_N[i])), tail, limit)
+                wanted = float(known.fit.predict(curve.C_N[i]))
+                return _below(curve, i, start, wanted, tail, limit, alpha)
     return None
 
 
@@ -128,7 +153,9 @@ def _tail(known: Uncertainty, curve: Curve, i: int) -> float:
     return float(stdtr(known.noise.dof, (R - predicted.value) / scatter))
 
 
-def _below(curve: Curve, i: int, start: int, wanted: float, tail: float, limit: float) -> Alarm:
+def _below(
+    curve: Curve, i: int, start: int, wanted: float, tail: float, limit: float, alpha: float
+) -> Alarm:
     C, R = float(curve.C_N[i]), float(curve.R_N[i])
     return Alarm(
         "residual",
@@ -137,7 +164,7 @@ def _below(curve: Curve, i: int, start: int, wanted: float, tail: float, limit: 
         "compute",
         f"R = {R:.3f} at {C:,.6g} {curve.unit}, {wanted - R:.3f} below what the first {start}"
         f" evaluations predict",
-        f"p = {tail:.1g} < {limit:.1g} (false alarms: at most {ALPHA:.0%} a baseline)",
+        f"p = {tail:.1g} < {limit:.1g} (false alarms: {alpha:.2g} for each baseline)",
         "stop extending; look at truncation and KL there, and go back to a checkpoint before it",
     )
 
@@ -155,11 +182,10 @@ def falling(curve: Curve) -> Alarm | None:
     means = [float(curve.R_N[rows].mean()) for rows in thirds]
     best = int(np.argmax(means[:2]))
     rows, last = thirds[best], thirds[2]
-    spread = np.sqrt(
-        curve.R_N[rows].var(ddof=1) / len(rows) + curve.R_N[last].var(ddof=1) / len(last)
-    )
+    scatter, dof = _scatter(curve.R_N, thirds)
+    spread = scatter * np.sqrt(1.0 / len(rows) + 1.0 / len(last))
     drop = means[best] - means[2]
-    limit = max(float(stdtrit(len(rows) + len(last) - 2, FALL_LEVEL)) * spread, LEAST_FALL)
+    limit = max(float(stdtrit(dof, FALL_LEVEL)) * spread, LEAST_FALL)
     if drop <= limit:
         return None
     return Alarm(
@@ -168,9 +194,29 @@ def falling(curve: Curve) -> Alarm | None:
         float(curve.C_N[last[0]]),
         "compute",
         f"the last third of the evaluations has mean {means[2]:.3f}, an earlier one {means[best]:.3f}",
-        f"a drop of {drop:.3f} > {limit:.3f} (Welch's t at {FALL_LEVEL:.1%}, at least {LEAST_FALL})",
+        f"a drop of {drop:.3f} > {limit:.3f} (Student's t at {FALL_LEVEL:.1%}, at least {LEAST_FALL})",
         "no rising sigmoid describes this run: look for what broke it, and start again from before",
     )
+
+
+def _scatter(R_N: Floats, parts: Sequence[NDArray[np.intp]]) -> tuple[float, float]:
+    """(sd of a point, degrees of freedom) about a line in each part, or a mean where points are few.
+
+    The sd is that of independent points worth as much as these, which may err together.
+    """
+    n, degree = len(R_N), 1 if len(R_N) >= FEWEST_IN_LINES else 0
+    p = (degree + 1) * len(parts)
+    e_N = np.concatenate(
+        [R_N[part] - np.polyval(np.polyfit(part, R_N[part], degree), part) for part in parts]
+    )
+    sse, inflation = float(e_N @ e_N), 1.0
+    if degree:
+        raw = lag_one(e_N) * n / max(sse, 1e-12)
+        corrected = (raw + (1 + p + 3 * raw) / n) * n**2 / (n**2 + DOUBT**2)
+        rho = float(np.clip(corrected, 0.0, MOST_AUTOCORRELATION))
+        inflation = (1.0 + rho) / (1.0 - rho)
+    variance = inflation * sse / max(n - p * inflation, 0.3 * n)
+    return float(np.sqrt(variance)), max((n - p) / inflation, 2.0)
 
 
 # ---- the updates ---------------------------------------------------------------------------------
@@ -211,7 +257,7 @@ def truncation_trend(updates: Sequence[Event]) -> Alarm | None:
 
 
 def jump(updates: Sequence[Event], name: str) -> Alarm | None:
-    """A mean over eight updates far outside what the 32 before it did, by median and MAD of logarithms.
+    """A mean over eight updates far above what the 32 before it did, by median and MAD of logarithms.
 
     KL and entropy are positive and scatter by factors, not by differences.
     """
@@ -293,11 +339,10 @@ def _level(
 
 def _series(updates: Sequence[Event], name: str) -> tuple[Floats, Floats]:
     """(update, value) of a metric, of the updates that have it."""
-    rows = [(event["update"], event[name]) for event in updates if _has(event, name)]
+    rows = [
+        (event["update"], event[name])
+        for event in updates
+        if is_number(event.get("update")) and is_number(event.get(name))
+    ]
     table_N2 = np.array(rows, dtype=np.float64).reshape(-1, 2)
     return table_N2[:, 0], table_N2[:, 1]
-
-
-def _has(event: Event, name: str) -> bool:
-    value = event.get(name)
-    return isinstance(value, int | float) and bool(np.isfinite(value)) and "update" in event

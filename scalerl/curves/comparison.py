@@ -7,12 +7,13 @@ the same recipe is known to +-0.02 only, and that is part of every chance given 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from scalerl.curves.curve import Curve
 from scalerl.curves.prompts import between_prompts
-from scalerl.curves.region import LEVEL
 from scalerl.curves.search import FoundMany, log_compute, shape
 from scalerl.curves.uncertainty import Interval
 from scalerl.fit import FitError, Floats, SigmoidFit
@@ -74,25 +75,36 @@ class Comparison:
         self.unit = units.pop()
         # a seed for each: a curve compared with itself must not agree with itself by construction
         self.draws = [made.draws(DRAWS, seed + i) for i, made in enumerate(self.forecasts)]
-        self._seed = seed
+        self._prompt_error_ID = self._prompt_errors(np.random.default_rng([seed, 2]))
 
     def rates(self, C: float) -> list[Floats]:
-        """R(C) of the draws of each, without the error between prompts."""
-        return [drawn.rates(C) for drawn in self.draws]
+        """R(C) of the draws of each, on new prompts of the same kind."""
+        errors = self._prompt_error_ID
+        return [drawn.rates(C) + error for drawn, error in zip(self.draws, errors, strict=True)]
+
+    def _prompt_errors(self, rng: np.random.Generator) -> Floats:
+        """Errors of the choice of prompts, one for each curve and draw, with what two of them share."""
+        made = self.forecasts
+        se_I = np.array([each.prompts_se for each in made])
+        covariance = np.diag(se_I**2)
+        for i, j in combinations(range(len(made)), 2):
+            if share_prompts(made[i].curve, made[j].curve):
+                apart = between_prompts(made[i].curve, made[j].curve)
+                covariance[i, j] = covariance[j, i] = (se_I[i] ** 2 + se_I[j] ** 2 - apart**2) / 2.0
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return root @ rng.standard_normal((len(made), DRAWS))
 
     def duel(self, i: int, j: int, C: float) -> Duel:
         """Who is ahead at C, curve i or curve j."""
         a, b = self.forecasts[i], self.forecasts[j]
-        paired = share_prompts(a.curve, b.curve)
-        se = between_prompts(a.curve, b.curve) if paired else np.hypot(a.prompts_se, b.prompts_se)
-        noise_D = np.random.default_rng([self._seed, i, j]).standard_normal(DRAWS)
-        draws = self.draws
-        gap_D = draws[i].rates(C) - draws[j].rates(C) + se * noise_D
-        lo, hi = np.quantile(gap_D, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        rates = self.rates(C)
+        gap_D = rates[i] - rates[j]
         value = float(a.fit.predict(C) - b.fit.predict(C))
-        difference = Interval(value, min(float(lo), value), max(float(hi), value))
         ahead = float(np.mean(gap_D > 0.0) + np.mean(gap_D == 0.0) / 2.0)
-        return Duel(a.curve.name, b.curve.name, C, difference, ahead, bool(paired))
+        paired = share_prompts(a.curve, b.curve)
+        difference = Interval.of_draws(value, gap_D)
+        return Duel(a.curve.name, b.curve.name, C, difference, ahead, paired)
 
     def best_at(self, C: float) -> list[float]:
         """The chance of each, in their order, to stand highest at C."""
@@ -115,8 +127,7 @@ class Comparison:
         at = None
         if np.isfinite(fitted):
             inside = np.append(crossed_D[np.isfinite(crossed_D)], fitted)
-            lo, hi = np.quantile(inside, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-            at = Interval(float(fitted), min(float(lo), fitted), max(float(hi), fitted))
+            at = Interval.of_draws(float(fitted), inside)
         return Crossing(a.curve.name, b.curve.name, at, chance, first, float(C_M[-1]))
 
     def same_ceiling(self, i: int, j: int) -> bool:
@@ -131,8 +142,7 @@ def share_prompts(a: Curve, b: Curve) -> bool:
 
 
 def _one(fit: SigmoidFit) -> FoundMany:
-    values = [np.array([value]) for value in (fit.R0, fit.A, fit.B, fit.C_mid)]
-    return FoundMany(values[0], values[1], values[2], values[3], np.array([fit.at_edge]))
+    return FoundMany(*(np.array([value]) for value in (fit.R0, fit.A, fit.B, fit.C_mid)))
 
 
 def _last_crossing(a: FoundMany, b: FoundMany, C_M: Floats) -> Floats:
@@ -199,8 +209,6 @@ def exponent_at(made: Forecast, A: float) -> tuple[float, float] | None:
 
     None where no curve with that ceiling passes through the points.
     """
-    from scipy.optimize import least_squares
-
     points, fit = made.uncertainty.points, made.fit
     R0 = fit.R0
     if A <= max(R0, float(np.quantile(points.R_N, 0.5))):

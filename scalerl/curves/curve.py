@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.events import Event, evaluations
+from scalerl.events import Event, evaluations, is_number
 from scalerl.fit import (
     FitError,
     Floats,
@@ -98,8 +98,7 @@ class Curve:
         Raises:
             FitError: too few points, or none that bend.
         """
-        points = usable_points(self.C_N, self.R_N, R0=self.R0, se=self.se_N)
-        return replace(points, run_N=self.run_N)  # in order of compute, as the curve is
+        return usable_points(self.C_N, self.R_N, R0=self.R0, se=self.se_N)
 
 
 def curve(
@@ -156,7 +155,9 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
         passes_NP=np.array(passes, dtype=np.int64) if n else None,
         k=k,
         held_out=f"{task}, {evaluation_set}, {n} prompts" if task and n else None,
-        version_N=np.array(versions) if all(isinstance(v, int) for v in versions) else None,
+        version_N=np.array(versions)
+        if all(isinstance(v, int) and 0 <= v < 2**53 for v in versions)
+        else None,
         recipe=recipe or None,
     )
 
@@ -164,7 +165,7 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
 def _passes(event: Event) -> list[int]:
     """Passes of each prompt; empty where the event does not have them, or cannot be right."""
     passes, k = event.get("passes"), event.get("k")
-    if not (isinstance(passes, list) and isinstance(k, int)):
+    if not (isinstance(passes, list) and isinstance(k, int) and 0 < k < 2**31):
         return []
     return passes if all(isinstance(q, int) and 0 <= q <= k for q in passes) else []
 
@@ -179,8 +180,7 @@ def _standard_error(event: Event) -> float:
     if passes and k > 1:
         q_P = (np.asarray(passes) + 0.5) / (k + 1.0)
         return float(np.sqrt(np.sum(q_P * (1.0 - q_P)) / k) / len(passes))
-    se = event.get("se")
-    return float(se) if isinstance(se, int | float) else 0.0
+    return float(event["se"]) if is_number(event.get("se")) else 0.0
 
 
 def differing_settings(curves: Sequence[Curve]) -> dict[str, list[Any]]:
@@ -213,28 +213,47 @@ def pool(curves: Sequence[Curve], name: str) -> Curve:
     """The points of several seeds of one recipe as one curve; R0 is their mean.
 
     Raises:
-        FitError: curves in different units.
+        FitError: curves in different units, or one run twice.
     """
     units = sorted({each.unit for each in curves})
     if len(units) > 1:
         raise FitError(f"the curves of {name} have different units: {', '.join(units)}")
     if len(curves) == 1:
         return curves[0]
+    for i, each in enumerate(curves):
+        for other in curves[:i]:
+            if (
+                len(each.C_N)
+                and np.array_equal(each.C_N, other.C_N)
+                and np.array_equal(each.R_N, other.R_N)
+            ):
+                raise FitError(f"{other.name} and {each.name} hold the same points: one run twice?")
     starts = [each.R0 for each in curves if each.R0 is not None]
     known = len(starts) == len(curves)
     C_N = np.concatenate([each.C_N for each in curves])
-    errors = [each.se_N for each in curves if each.se_N is not None]
     order_N = np.argsort(C_N, kind="stable")
     R0_se = float(np.sqrt(sum(each.R0_se**2 for each in curves)) / len(curves))
+    same_prompts = len({(each.held_out, each.k) for each in curves}) == 1
+
+    def all_of(values: Sequence[Any]) -> Any:
+        """What every curve has, in order of compute; None where one has not."""
+        whole = all(each is not None for each in values)
+        return np.concatenate(values)[order_N] if whole else None
+
     return Curve(
         name,
         C_N[order_N],
         np.concatenate([each.R_N for each in curves])[order_N],
         units[0],
-        np.concatenate(errors)[order_N] if len(errors) == len(curves) else None,
+        all_of([each.se_N for each in curves]),
         R0=float(np.mean(starts)) if known else None,
         R0_se=R0_se if known else 0.0,
         R0_from=curves[0].R0_from if known else "fitted",
+        passes_NP=all_of([each.passes_NP for each in curves]) if same_prompts else None,
+        k=curves[0].k if same_prompts else 0,
+        held_out=curves[0].held_out if same_prompts else None,
+        version_N=all_of([each.version_N for each in curves]),
+        recipe=curves[0].recipe,
         run_N=np.repeat(np.arange(len(curves)), [len(each.C_N) for each in curves])[order_N],
     )
 

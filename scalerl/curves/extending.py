@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from scalerl.curves.curve import Curve
-from scalerl.curves.region import LEVEL, Noise
+from scalerl.curves.region import Noise
 from scalerl.curves.search import log_compute, shape
 from scalerl.curves.uncertainty import Interval, Uncertainty
 from scalerl.fit import FitError, Floats, Grid, Points, SigmoidFit, fit_points
@@ -95,7 +95,9 @@ def smallest_budget(made: Forecast, margin: float = MARGIN) -> Budget:
     and evaluations go on at their present spacing.
     """
     curve, n = made.curve, len(made.curve.C_N)
-    ends = curve.C_N[::-1][: n - FEWEST_POINTS + 1 : max(1, n // 30)][::-1].tolist()  # and the last
+    ends = curve.C_N[::-1][: max(n - FEWEST_POINTS + 1, 0) : max(1, n // 30)][
+        ::-1
+    ].tolist()  # and the last
     known = None
     for row in reversed(window_drift(curve, ends)):  # it must stay known to the last point
         if not (row.seen and row.half <= margin):
@@ -112,7 +114,7 @@ def _budget_ahead(made: Forecast, margin: float) -> float | None:
     spacing = (late[-1] - late[0]) / max(len(late) - 1, 1)
     if spacing <= 0.0:
         return None
-    most = int(min(20 * C_N[-1] / spacing, 4_000))
+    most = int(min(20 * C_N[-1] / spacing, 20_000))
     ahead_M = C_N[-1] + spacing * np.arange(1, most + 1)
     halves = ceiling_half_widths(made.fit, made.uncertainty.points, noise, ahead_M)
     enough = np.flatnonzero((halves <= margin) & (ahead_M >= 2 * made.fit.C_mid))
@@ -130,7 +132,8 @@ def ceiling_half_widths(fit: SigmoidFit, points: Points, noise: Noise, ahead_M: 
     J_NP = np.stack(columns, axis=1)
     info_NPP = np.cumsum(w_N[:, None, None] * J_NP[:, :, None] * J_NP[:, None, :], axis=0)
     info_MPP = info_NPP[len(points.C_N) :]
-    variance_M = np.linalg.inv(info_MPP + 1e-12 * np.eye(J_NP.shape[1]))[:, 0, 0]
+    least = 1e-12 * np.trace(info_MPP, axis1=1, axis2=2)[:, None, None] + 1e-30
+    variance_M = np.linalg.inv(info_MPP + least * np.eye(J_NP.shape[1]))[:, 0, 0]
     return noise.t() * noise.sd * np.sqrt(noise.inflation * np.maximum(variance_M, 0.0))
 
 
@@ -165,9 +168,8 @@ def worth_of_extending(made: Forecast, C: float, price: float, *, seed: int = 0)
         raise FitError(f"price = {price}: a price per unit of compute is 0 or more")
     drawn = made.uncertainty.draws(2_000, seed)
     gain_D = drawn.rates(C) - drawn.rates(made.last_C)
-    lo, hi = np.quantile(gain_D, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     value = float(made.fit.predict(C) - made.fit.predict(made.last_C))
-    gain = Interval(value, min(float(lo), value), max(float(hi), value))
+    gain = Interval.of_draws(value, gain_D)
     cost = (C - made.last_C) * price
     return Worth(C, C - made.last_C, cost, gain, cost / value * 0.01 if value > 1e-6 else None)
 

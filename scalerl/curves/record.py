@@ -1,17 +1,19 @@
 """Forecasts that are written down before the run goes on, and scored when it has.
 
-One file, one JSON object a line, only ever appended to. Each entry carries the hash of its own
-content and of the entry before it: a forecast that is changed, removed or slipped in afterwards
-breaks the chain, and reading says where.
+One file, one JSON object a line, only ever appended to, under a lock. Each entry carries the hash of
+its own content and of the entry before it: a forecast that is changed, slipped in, or removed from
+before others breaks the chain, and reading says where. Entries cut off the end leave no trace.
 """
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from scipy.stats import binomtest
@@ -32,7 +34,8 @@ class Promise:
 
     source: the arguments with which `read_source` reads it again.
     at: (C, R, lo, hi) of each forecast, lo and hi the 90 % interval of an evaluation at C.
-    points: hash of the points it was made from; the same points must still be there when scored.
+    settled_C: up to here no run of the source will be evaluated again: where the last of its seeds is.
+    points: hash of the points up to there; the same points must still be there when scored.
     """
 
     hash: str
@@ -41,6 +44,7 @@ class Promise:
     unit: str
     n: int
     last_C: float
+    settled_C: float
     verdict: str
     points: str
     at: tuple[tuple[float, float, float, float], ...]
@@ -50,7 +54,8 @@ class Promise:
 class Scored:
     """A forecast and what came of it. One row: C 221.3, R 0.903, lo .88, hi .92, seen 0.906, inside.
 
-    seen: mean of the evaluations within 5 % of C, None while the run has not come so far.
+    seen: mean of the evaluations within 5 % of C, or the line between those on either side of it; None
+        while the run has not come so far.
     """
 
     promise: Promise
@@ -85,13 +90,13 @@ def register(
             f"{said} beyond the last point, {curve.last_C:g} {curve.unit}: a forecast is of what"
             " nobody has seen; name a larger --at"
         )
-    entries = _read(path)
     noise = made.uncertainty.noise
     rows = []
     for C in at:
-        R = made.rate(C)
+        R = made.uncertainty.rate(C)  # of this run on its own prompts, which is what will be scored
         wide = R.widened(noise.t() * noise.sd, 0.0, 1.0)  # an evaluation scatters about the curve
         rows.append([C, R.value, wide.lo, wide.hi])
+    settled_C = _settled(curve)
     entry: dict[str, Any] = {
         "v": FORMAT,
         "when": when,
@@ -99,22 +104,51 @@ def register(
         "unit": made.curve.unit,
         "n": made.fit.n,
         "last_C": curve.last_C,
+        "settled_C": settled_C,
         "window": [end if np.isfinite(end) else None for end in made.window or ()] or None,
         "verdict": made.verdict,
         "fit": {name: asdict(made.fit)[name] for name in ("R0", "A", "B", "C_mid", "rmse")},
         "at": rows,
-        "points": _hash_of_points(curve, curve.last_C),
-        "before": entries[-1]["hash"] if entries else START,
+        "points": _hash_of_points(curve, settled_C),
     }
-    entry["hash"] = _hash(entry)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torn = path.exists() and not path.read_bytes().endswith(b"\n")
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n" if torn and entries else "")
-        file.write(json.dumps(entry, allow_nan=False) + "\n")
+    with _locked(path) as file:
+        text = _whole_lines(file.read())
+        entries = _entries(path, text)
+        entry["before"] = entries[-1]["hash"] if entries else START
+        entry["hash"] = _hash(entry)
+        file.truncate(len(text))
+        file.write(b"" if text.endswith(b"\n") or not text else b"\n")
+        file.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     return _promise(entry)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """The record, read from its start and written at its end, by nobody else meanwhile."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    except OSError as error:
+        raise InputError(f"cannot write the record {path}: {error.strerror}") from None
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        yield file
+
+
+def _whole_lines(record: bytes) -> bytes:
+    """Without the torn last line of a write that was cut short; one that lost its newline only is whole."""
+    head, newline, tail = record.rpartition(b"\n")
+    return record if not tail.strip() or tail.endswith(b"}") else head + newline
+
+
+def _settled(curve: Curve) -> float:
+    """The least of the last C of the runs that were pooled."""
+    if curve.run_N is None:
+        return curve.last_C
+    return min(float(curve.C_N[curve.run_N == run].max()) for run in np.unique(curve.run_N))
 
 
 def read_record(path: Path) -> list[Promise]:
@@ -123,7 +157,11 @@ def read_record(path: Path) -> list[Promise]:
     Raises:
         InputError: an entry that has been changed, or whose predecessor is not there.
     """
-    return [_promise(entry) for entry in _read(path)]
+    try:
+        text = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise InputError(f"cannot read the record {path}: {error.strerror}") from None
+    return [_promise(entry) for entry in _entries(path, _whole_lines(text))]
 
 
 def score(promise: Promise, curve: Curve) -> list[Scored]:
@@ -132,17 +170,27 @@ def score(promise: Promise, curve: Curve) -> list[Scored]:
     Raises:
         InputError: the points it was made from are no longer those of the curve.
     """
-    if _hash_of_points(curve, promise.last_C) != promise.points:
+    if _hash_of_points(curve, promise.settled_C) != promise.points:
         raise InputError(
-            f"{promise.source['text']}: its points up to {promise.last_C:g} {promise.unit} are not those "
-            f"that the forecast of {promise.when} was made from: another run, or an edited file"
+            f"{promise.source['text']}: its points up to {promise.settled_C:g} {promise.unit} are not those"
+            f" that the forecast of {promise.when} was made from: other runs or seeds, or an edited file"
         )
     rows = []
     for C, R, lo, hi in promise.at:
-        near_N = (np.abs(curve.C_N / C - 1.0) <= NEAR) & (curve.C_N > promise.last_C)
-        seen = float(curve.R_N[near_N].mean()) if near_N.any() else None
+        seen = _seen(curve, C, promise.last_C)
         rows.append(Scored(promise, C, R, lo, hi, seen))
     return rows
+
+
+def _seen(curve: Curve, C: float, last_C: float) -> float | None:
+    """What came at C, of the evaluations after last_C: those near it, else between its neighbours."""
+    late = curve.rows(np.flatnonzero(curve.C_N > last_C))
+    near_N = np.abs(late.C_N / C - 1.0) <= NEAR
+    if near_N.any():
+        return float(late.R_N[near_N].mean())
+    if not len(late.C_N) or late.last_C < C:
+        return None
+    return float(np.interp(C, late.C_N, late.R_N))
 
 
 @dataclass(frozen=True)
@@ -177,12 +225,13 @@ def calibration(rows: Sequence[Scored]) -> Calibration:
     )
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
+def _entries(path: Path, record: bytes) -> list[dict[str, Any]]:
+    """Every entry in order; a blank line is none."""
     entries: list[dict[str, Any]] = []
     before = START
-    for line, text in enumerate(path.read_bytes().splitlines(), 1):
+    for line, text in enumerate(record.splitlines(), 1):
+        if not text.strip():
+            continue
         try:
             entry = json.loads(text)
             hashed = {key: value for key, value in entry.items() if key != "hash"}
@@ -200,7 +249,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _promise(entry: dict[str, Any]) -> Promise:
-    names = ("hash", "when", "source", "unit", "n", "last_C", "verdict", "points")
+    names = ("hash", "when", "source", "unit", "n", "last_C", "settled_C", "verdict", "points")
     C_R_lo_hi = tuple((row[0], row[1], row[2], row[3]) for row in entry["at"])
     return Promise(**{name: entry[name] for name in names}, at=C_R_lo_hi)
 

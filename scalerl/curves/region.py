@@ -14,11 +14,11 @@ its slice of the region is known in closed form and only two numbers need a grid
 Axis letters: N points, K cells, J values of ln B; 2 stands for (ln C_mid, ln B).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from scalerl.curves.search import TINY, Line, limits, log_compute, shape
@@ -31,6 +31,7 @@ CELLS = 48  # along each side of the region's box
 MOST_ZOOMS = 12
 REACH = 50.0  # C_mid this far beyond the search's own limit: by then A <= 1 has ended the ridge
 EXACT = 1e-15  # least mean square told apart from 0
+ROUNDING = 1e-14  # of a variance from moments
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def noise_of(points: Points, fit: SigmoidFit) -> Noise:
     w_N = points.w_N / points.w_N.mean()
     e_N = np.sqrt(w_N) * (points.R_N - fit.predict(points.C_N))
     sse = float(e_N @ e_N)
-    raw = _lag_one(e_N, points.run_N) * n / max(sse, TINY)
+    raw = lag_one(e_N) * n / max(sse, TINY)
     corrected = (raw + (1 + p + 3 * raw) / n) * n**2 / (n**2 + DOUBT**2)
     rho = float(np.clip(corrected, 0.0, MOST_AUTOCORRELATION))
     inflation = (1.0 + rho) / (1.0 - rho)
@@ -74,14 +75,22 @@ def noise_of(points: Points, fit: SigmoidFit) -> Noise:
     return Noise(float(sd), weight, rho, inflation, max((n - p) / inflation, 1.0))
 
 
-def _lag_one(e_N: Floats, run_N: NDArray[np.int64] | None) -> float:
-    """Mean product of neighbours; of pooled runs, of neighbours in the same run."""
-    if run_N is None:
-        return float(e_N[1:] @ e_N[:-1]) / (len(e_N) - 1)
-    order_N = np.argsort(run_N, kind="stable")  # by run, and in each by compute
-    e_N, run_N = e_N[order_N], run_N[order_N]
-    same = run_N[1:] == run_N[:-1]
-    return float((e_N[1:] * e_N[:-1])[same].mean()) if same.any() else 0.0
+def lag_one(e_N: Floats) -> float:
+    """Mean product of neighbours."""
+    return float(e_N[1:] @ e_N[:-1]) / (len(e_N) - 1)
+
+
+def noise_within(parts: Sequence[tuple[Points, SigmoidFit]]) -> Noise:
+    """The scatter of several runs, each about its own fit: how runs differ is no part of it.
+
+    For their points pooled, all alike or all with standard errors.
+    """
+    noises = [noise_of(points, fit) for points, fit in parts]
+    weight = float(np.mean([noise.weight for noise in noises]))
+    variances = [noise.sd**2 * noise.weight / weight for noise in noises]
+    rho = float(np.mean([noise.rho for noise in noises]))
+    dof = sum(noise.dof for noise in noises)
+    return Noise(float(np.sqrt(np.mean(variances))), weight, rho, (1.0 + rho) / (1.0 - rho), dof)
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,7 @@ def _parabolas(line: Line, s_KN: Floats) -> tuple[Floats, Floats, Floats, Floats
     s1, ss, sy = line.moments(s_KN)
     y1, yy = float(line.w_N @ line.y), float(line.w_N @ line.y**2)
     if line.R0 is None:
-        spread = np.maximum(ss - s1 * s1, TINY)
+        spread = np.maximum(ss - s1 * s1, ROUNDING)
         g_K = (sy - s1 * y1) / spread
         a_K = y1 - g_K * s1
         form_K3 = np.stack([ss / spread, 1.0 / spread, -s1 / spread], axis=1)

@@ -116,7 +116,7 @@ def power_law_to_one(points: Points) -> tuple[Law, float | None]:
 
 
 def exponential(points: Points) -> tuple[Law, float | None]:
-    """R = R0 + (A - R0) (1 - exp(-C / tau)), tau within a thousandfold of the points."""
+    """R = R0 + (A - R0) (1 - exp(-C / tau)), tau within thirtyfold of the points."""
 
     def share(C_N: Floats, ln_tau: float) -> Floats:
         return -np.expm1(-C_N / np.exp(ln_tau))

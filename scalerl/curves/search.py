@@ -47,13 +47,12 @@ class Found(NamedTuple):
 
 
 class FoundMany(NamedTuple):
-    """The same for S curves, one row each: (0.4, 0.61, 2.0, 2_300.0, False)."""
+    """S curves, one row each: (0.4, 0.61, 2.0, 2_300.0)."""
 
     R0_S: Floats
     A_S: Floats
     B_S: Floats
     C_mid_S: Floats
-    at_edge_S: NDArray[np.bool_]
 
     def rates(self, C: float) -> Floats:
         """R(C) of each, C > 0."""
@@ -193,8 +192,7 @@ def fit_many(x_N: Floats, R_SN: Floats, w_N: Floats, R0_S: Floats | None) -> Fou
         theta_S2 = _newton(line, x_N, theta_S2, low, high, tolerance=1e-6)
         a_S, g_S, _ = line.solve(shape(x_N, theta_S2[:, :1], theta_S2[:, 1:])[0])
     A_S, (u_S, lnB_S) = np.minimum(a_S + g_S, 1.0), theta_S2.T
-    at_edge_S = _at_edge(a_S, g_S, theta_S2, low, high)
-    return FoundMany(a_S, A_S, np.exp(lnB_S), np.exp(u_S), at_edge_S)
+    return FoundMany(a_S, A_S, np.exp(lnB_S), np.exp(u_S))
 
 
 def _at_edge(

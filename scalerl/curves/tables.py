@@ -22,7 +22,7 @@ X_NAMES = {
 }
 Y_NAMES = ("pass_rate", "R", "reward")
 # Columns that tell curves apart: more than one value in them is more than one curve.
-SERIES_NAMES = ("figure", "series", "run", "arm", "model")
+SERIES_NAMES = ("figure", "series", "run", "arm", "model", "method", "recipe", "name", "config")
 Rows = list[tuple[int, list[str]]]  # (line, cells)
 
 
@@ -101,8 +101,8 @@ def _selected(rows: Rows, columns: dict[str, int], wish: str, path: Path) -> Row
 
 
 def _refuse_several(rows: Rows, columns: dict[str, int], path: Path) -> None:
-    for name in SERIES_NAMES:
-        if name not in columns:
+    for name in columns:
+        if name.lower() not in SERIES_NAMES:
             continue
         values = sorted(set(_cells(rows, columns, name)))
         if len(values) > 1:
@@ -164,11 +164,18 @@ def _number(cells: list[str], i: int) -> float:
 def _errors(rows: Rows, columns: dict[str, int], R_N: Floats, path: Path) -> Floats | None:
     """Standard errors from a column `se`, or binomial ones from `n` prompts of `k` completions."""
     if "se" in columns:
-        return _numbers(rows, columns, "se", path)
+        se_N = _numbers(rows, columns, "se", path)
+        if np.any(se_N <= 0.0):
+            line = rows[int(np.argmin(se_N))][0]
+            raise InputError(
+                f"{path}, line {line}: se = {se_N.min():g}: a standard error is above 0"
+            )
+        return se_N
     if "n" not in columns or "k" not in columns:
         return None
-    m_N = _numbers(rows, columns, "n", path) * _numbers(rows, columns, "k", path)
-    if np.any(m_N < 1.0):
-        raise InputError(f"{path}: n k = {m_N.min():g}: a pass rate needs completions")
+    n_N, k_N = _numbers(rows, columns, "n", path), _numbers(rows, columns, "k", path)
+    if not np.all((n_N >= 1.0) & (k_N >= 1.0) & (n_N * k_N < 1e15)):
+        raise InputError(f"{path}: n and k are prompts and completions of each, at least 1")
+    m_N = n_N * k_N
     p_N = (R_N * m_N + 1.0) / (m_N + 2.0)
     return np.sqrt(p_N * (1.0 - p_N) / m_N)

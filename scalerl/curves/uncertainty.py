@@ -11,13 +11,15 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
-from scalerl.curves.region import Noise, Region, noise_of, region
+from scalerl.curves.region import LEVEL, Noise, Region, noise_of, region
 from scalerl.curves.search import MIN_GAIN, TINY, FoundMany
 from scalerl.fit import Floats, Points, SigmoidFit, fit_points
 
 LEAST_SD = 1e-9
 DRAW_LEVEL = 0.999  # draws come from this much of the region
+OVERDRAWN = 4  # times as many, for those that pass 0 or 1 are no curves
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class Interval:
             hi = min(self.value + float(np.hypot(hi - self.value, by)), high)
         return Interval(self.value, lo, hi)
 
+    @staticmethod
+    def of_draws(value: float, values_D: Floats) -> "Interval":
+        """The middle 90 % of draws, and the value at least."""
+        lo, hi = np.quantile(values_D, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
+        return Interval(value, min(float(lo), value), max(float(hi), value))
+
     def at_least(self, half: float, low: float = -np.inf, high: float = np.inf) -> "Interval":
         """Never narrower than value +- half."""
         lo, hi = self.lo, self.hi
@@ -53,11 +61,14 @@ class Uncertainty:
     Args:
         points, fit: the fit and what it was fitted to.
         R0_se: standard error of a measured R0; 0 where it is given, or fitted.
+        noise: scatter of the points, where more is known of it than this fit shows.
     """
 
-    def __init__(self, points: Points, fit: SigmoidFit, R0_se: float = 0.0) -> None:
+    def __init__(
+        self, points: Points, fit: SigmoidFit, R0_se: float = 0.0, noise: Noise | None = None
+    ) -> None:
         self.points, self.fit = points, fit
-        self.noise = noise_of(points, fit)
+        self.noise = noise or noise_of(points, fit)
         self._loose, self._loosest = points, fit
         if R0_se > 0.0 and points.R0 is not None:
             self._loose = _with_start(points, points.R0, R0_se, self.noise)
@@ -124,10 +135,17 @@ class Uncertainty:
         """
         rng = np.random.default_rng(seed)
         cells = region(self._loose, self._loosest, self.noise, DRAW_LEVEL)
-        a_D, g_D, k_D = _likely(cells, self.noise, D, rng)
-        a_D = np.clip(a_D, 0.0, 1.0 - 2 * MIN_GAIN)
-        A_D = np.clip(a_D + g_D, a_D + MIN_GAIN, 1.0)
-        return FoundMany(a_D, A_D, np.exp(cells.lnB_K[k_D]), np.exp(cells.u_K[k_D]), A_D >= 1.0)
+        a_M, g_M, k_M = _likely(cells, self.noise, OVERDRAWN * D, rng)
+        fair = np.flatnonzero((a_M >= 0.0) & (g_M >= MIN_GAIN) & (a_M + g_M <= 1.0))[:D]
+        if not len(fair):  # the points ask for more than the limits allow: the fit is all there is
+            return FoundMany(*(np.full(D, value) for value in self._best()))
+        if len(fair) < D:
+            fair = rng.choice(fair, D)
+        a_D, g_D, k_D = a_M[fair], g_M[fair], k_M[fair]
+        return FoundMany(a_D, a_D + g_D, np.exp(cells.lnB_K[k_D]), np.exp(cells.u_K[k_D]))
+
+    def _best(self) -> tuple[float, float, float, float]:
+        return self.fit.R0, self.fit.A, self.fit.B, self.fit.C_mid
 
 
 def _with_start(points: Points, R0: float, R0_se: float, noise: Noise) -> Points:
@@ -142,7 +160,6 @@ def _with_start(points: Points, R0: float, R0_se: float, noise: Noise) -> Points
         R_N=np.append(R0, points.R_N),
         w_N=np.append(w, points.w_N),
         R0=None,
-        run_N=None,
     )
 
 
@@ -151,20 +168,25 @@ def _likely(
 ) -> tuple[Floats, Floats, NDArray[np.intp]]:
     """(a, g, cell) of D lines, with the scatter integrated out: Student's t in every direction.
 
-    A cell counts by what it leaves of the sum of squares and by the volume of its slice.
+    A cell counts by what it leaves of the sum of squares, by the volume of its slice, and by the part
+    of that with a gain of 0 .. 1: where the points say nothing of A, only that limit does.
     """
     worse_K = np.maximum(noise.t(DRAW_LEVEL) ** 2 * cells.unit - cells.room_K, 0.0)  # than the best
     left_K, dof = noise.dof * cells.unit + worse_K, noise.dof + 2.0
     Vaa, Vgg, Vag = cells.form_K3.T
     volume_K = np.where(Vaa > 0.0, Vaa * Vgg - Vag**2, Vgg)  # squared; R0 given: a line
+    sd_K = np.sqrt(left_K / dof * Vgg)  # of the gain
+    low_K, high_K = (stdtr(dof, (end - cells.g_K) / sd_K) for end in (0.0, 1.0))
+    fair_K = np.maximum(high_K - low_K, 0.0)
     log_K = 0.5 * np.log(np.maximum(volume_K, TINY)) - 0.5 * dof * np.log(left_K)
-    weight_K = np.exp(log_K - log_K.max())
+    weight_K = np.exp(log_K - log_K.max()) * fair_K
+    if not weight_K.sum() > 0.0:
+        weight_K = np.ones_like(weight_K)
     k_D = rng.choice(len(weight_K), size=D, p=weight_K / weight_K.sum())
-    scale_D = np.sqrt(left_K[k_D] / dof)
-    first_D, second_D = rng.standard_t(dof, size=(2, D))
-    sd_g = np.sqrt(Vgg[k_D])
-    along = Vag[k_D] / np.maximum(sd_g, TINY)
-    across = np.sqrt(np.maximum(Vaa[k_D] - along**2, 0.0))
-    g_D = cells.g_K[k_D] + scale_D * sd_g * first_D
-    a_D = cells.a_K[k_D] + scale_D * (along * first_D + across * second_D)
-    return a_D, g_D, k_D
+    first_D = stdtrit(dof, low_K[k_D] + rng.random(D) * fair_K[k_D])
+    g_D = cells.g_K[k_D] + sd_K[k_D] * first_D
+    # Given the gain, a is Student's t with one degree of freedom more.
+    spread_D = np.sqrt(np.maximum(Vaa - Vag**2 / np.maximum(Vgg, TINY), 0.0) * left_K / dof)[k_D]
+    second_D = rng.standard_t(dof + 1.0, D) * np.sqrt((dof + first_D**2) / (dof + 1.0))
+    a_D = cells.a_K[k_D] + (Vag / np.maximum(Vgg, TINY))[k_D] * sd_K[k_D] * first_D
+    return a_D + spread_D * second_D, g_D, k_D

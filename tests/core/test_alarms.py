@@ -298,14 +298,14 @@ def test_a_loss_of_five_points_is_caught_within_two_evaluations():
 
 
 def test_a_curve_that_ends_lower_than_it_stood():
-    # Thirds of six points: means 0.5, 0.6, 0.54; each pair 0.004 apart: variance 8e-6, over 2
-    # points 4e-6; t(2 degrees of freedom) at 99.9 % is 22.33: 22.33 sqrt(4e-6 + 4e-6) = 0.0632
+    # Thirds of six points: means 0.5, 0.6, 0.57; each point 0.002 from its mean: 6 * 4e-6 over 6 - 3 is
+    # a variance of 8e-6; t(3 degrees of freedom) at 99.9 % is 10.21: 10.21 sqrt(8e-6 / 2 * 2) = 0.0289
     C_N = np.arange(1.0, 7.0)
-    assert falling(drawn(C_N, np.array([0.498, 0.502, 0.598, 0.602, 0.538, 0.542]))) is None
-    found = falling(drawn(C_N, np.array([0.498, 0.502, 0.598, 0.602, 0.528, 0.532])))
+    assert falling(drawn(C_N, np.array([0.498, 0.502, 0.598, 0.602, 0.570, 0.574]))) is None
+    found = falling(drawn(C_N, np.array([0.498, 0.502, 0.598, 0.602, 0.568, 0.572])))
     assert found is not None and (found.level, found.at) == ("danger", 5.0)
-    assert "mean 0.530, an earlier one 0.600" in found.evidence
-    assert "0.070 > 0.063" in found.threshold
+    assert "mean 0.570, an earlier one 0.600" in found.evidence
+    assert "0.030 > 0.029" in found.threshold
     assert falling(drawn(C_N[:5], np.array([0.5, 0.6, 0.6, 0.5, 0.4]))) is None  # five are too few
     assert falling(drawn(C_N, np.array([0.498, 0.502, 0.598, 0.602, 0.648, 0.652]))) is None
     # 0.0095 lower is less than 0.01, however quiet: 0.5905 against 0.6

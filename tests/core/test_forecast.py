@@ -1,6 +1,6 @@
 """What a forecast says: its verdicts, its floors, its seeds, and the published curves it is held to."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -149,13 +149,60 @@ def test_three_seeds_speak_for_themselves():
     rates = [float(fit.predict(30_000.0)) for fit in made.seeds]
     expected = 2.92 * np.std(rates, ddof=1) / np.sqrt(3)
     assert half(made.rate(30_000.0)) == pytest.approx(expected, rel=1e-3)
-    assert half(made.C_mid()) == pytest.approx(
-        2.92 * np.std([fit.C_mid for fit in made.seeds], ddof=1) / np.sqrt(3), rel=1e-3
-    )
+    # a positive number scatters by factors, and is known no better than by its own points
+    by = np.exp(2.92 * np.std([np.log(fit.C_mid) for fit in made.seeds], ddof=1) / np.sqrt(3))
+    C_mid, alone = made.C_mid(), made.uncertainty.C_mid()
+    assert alone.lo is not None and alone.hi is not None
+    ends = min(C_mid.value / by, alone.lo), max(C_mid.value * by, alone.hi)
+    assert (C_mid.lo, C_mid.hi) == pytest.approx(ends, rel=1e-3)
+
+
+def test_three_seeds_that_happen_to_agree_are_no_surer_than_their_points():
+    agreeing = [run(seed=i, sd=0.01, name=f"seed {i}") for i in range(3)]
+    made = forecast(agreeing)
+    assert half(made.A()) >= half(made.uncertainty.A()) - 1e-12
+
+
+def test_one_run_twice_is_no_second_seed():
+    with pytest.raises(FitError, match=r"a and b hold the same points: one run twice\?"):
+        forecast([run(name="a"), run(name="b")])
+
+
+def test_draws_of_seeds_spread_as_the_reported_interval():
+    made = forecast(seeds_of(4, (0.0, 0.02, -0.02, 0.01)), name="recipe")
+    lo, hi = np.quantile(made.draws(20_000, 0).A_S, [0.05, 0.95])
+    assert (hi - lo) / 2 == pytest.approx(half(made.A()), rel=0.15)
+
+
+def test_seeds_keep_their_recipe_their_prompts_and_their_updates():
+    passes = np.random.default_rng(0).integers(0, 9, (2, len(COMPUTE), 50))
+    version_N = np.arange(1, len(COMPUTE) + 1)
+    many = [
+        replace(run(seed=i, name=f"seed {i}"), passes_NP=passes[i], k=8, held_out="digits, 50",
+                version_N=version_N, recipe={"loss.kind": "cispo"})
+        for i in range(2)
+    ]  # fmt: skip
+    whole = forecast(many).whole
+    assert whole.recipe == {"loss.kind": "cispo"} and whole.held_out == "digits, 50"
+    assert whole.passes_NP is not None and whole.passes_NP.shape == (2 * len(COMPUTE), 50)
+    assert whole.version_N is not None and whole.version_N[:2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("C_N", "said"),
+    [
+        (np.arange(10_001.0, 10_031.0), "does it begin at an offset"),
+        (np.geomspace(1e-300, 1e-290, 20), "choose another unit"),
+    ],
+)
+def test_compute_that_cannot_be_meant_is_refused(C_N, said):
+    R_N = np.linspace(0.45, 0.6, len(C_N))
+    with pytest.raises(FitError, match=said):
+        forecast([drawn(C_N, R_N)])
 
 
 def test_four_seeds_have_three_degrees_of_freedom():
-    made = forecast(seeds_of(4), name="recipe")
+    made = forecast(seeds_of(4, (0.0, 0.02, -0.02, 0.01)), name="recipe")
     # tables: t of 3, 90 %: 2.3534; sqrt(4) = 2
     sd = np.std([fit.A for fit in made.seeds], ddof=1)
     assert half(made.A()) == pytest.approx(2.3534 * sd / 2, rel=1e-4)

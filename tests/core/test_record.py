@@ -1,13 +1,14 @@
 """Forecasts on record: what was registered is read again or refused, and scored only by points that came later."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scalerl.curves.curve import MOST_POINTS, Curve, curve
+from scalerl.curves.curve import MOST_POINTS, Curve, curve, pool
 from scalerl.curves.record import (
     Promise,
     Scored,
@@ -70,7 +71,7 @@ def test_what_was_registered_is_read_again(path):
 def test_an_interval_is_of_an_evaluation_and_so_wider_than_of_the_curve(path):
     made = _made()
     ((C, R, lo, hi),) = register(path, made, SOURCE, [1000.0], WHEN).at
-    curves = made.rate(1000.0)
+    curves = made.uncertainty.rate(1000.0)  # of this run: that is what will be scored
     assert C == 1000.0 and curves.value == R
     assert curves.lo is not None and curves.hi is not None
     scatter = made.uncertainty.noise.t() * made.uncertainty.noise.sd
@@ -139,8 +140,51 @@ def test_a_line_that_is_removed_swapped_or_forged_is_refused(path, three):
     _refused(path, [one, two, last, two], 4)  # its own hash is right, its place is not
     forged = json.loads(last) | {"before": json.loads(last)["hash"]}
     _refused(path, [one, two, last, json.dumps(forged) + "\n"], 4)
-    for nonsense in ("\n", "[1]\n", "{}\n", "null\n", last[:-20] + "\n"):
+    for nonsense in ("[1]\n", "{}\n", "null\n", last[:-20] + "\n"):
         _refused(path, [one, two, last, nonsense], 4)
+
+
+def test_a_blank_line_and_a_write_that_was_cut_short_lose_nothing(path, three):
+    path.write_text("".join(three) + "\n" + three[0][:50], encoding="utf-8")
+    assert len(read_record(path)) == 3
+    fourth = register(path, _made(), SOURCE, [750.0], WHEN)
+    assert [each.hash for each in read_record(path)][-1] == fourth.hash
+    assert len(read_record(path)) == 4
+
+
+def test_two_that_register_at_once_wait_for_each_other(path):
+    made = _made()
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda i: register(path, made, SOURCE, [750.0 + i], WHEN), range(12)))
+    assert {each.hash for each in read_record(path)} == {each.hash for each in done}
+
+
+def test_a_record_that_cannot_be_kept_is_one_sentence(tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "taken", tmp_path / "file" / "record.jsonl"):
+        with pytest.raises(InputError, match="cannot write the record"):
+            register(path, _made(), SOURCE, [750.0], WHEN)
+
+
+def test_a_seed_that_lags_may_catch_up(path):
+    C = np.linspace(20.0, 500.0, 24)
+    R = sigmoid(C, R0=0.2, A=0.6, B=2.0, C_mid=100.0)
+    ahead, behind = curve(np.stack([C, R], 1), "a"), curve(np.stack([C, R - 0.002], 1), "b")
+    made = forecast([ahead, behind.within((0.0, 300.0))], R0=0.2)
+    promise = register(path, made, SOURCE, [750.0], WHEN)
+    assert promise.last_C == 500.0 and promise.settled_C <= 300.0
+    grown = pool([ahead, behind], "both")
+    assert score(promise, grown)[0].seen is None  # and no word of another run
+
+
+def test_a_forecast_between_evaluations_is_scored_on_the_line_between(path):
+    made = _made()
+    promise = register(path, made, SOURCE, [750.0], WHEN)
+    C_N = np.append(made.whole.C_N, [600.0, 1000.0])  # none within 5 % of 750
+    R_N = np.append(made.whole.R_N, [0.50, 0.54])
+    [row] = score(promise, curve(np.stack([C_N, R_N], axis=1)))
+    assert row.seen == pytest.approx(0.515)  # 0.50 + 0.04 * 150 / 400
 
 
 def test_nothing_is_added_to_a_record_that_is_broken(path, three):
@@ -257,7 +301,7 @@ def test_a_long_file_that_grows_is_still_the_same_run(path, tmp_path):
 
 def _scored(R: float, seen: float | None) -> Scored:
     at = ((1.0, R, R - 0.1, R + 0.1),)
-    promise = Promise("h", WHEN, SOURCE, "GPU-h", 20, 0.5, "ok", "p", at)
+    promise = Promise("h", WHEN, SOURCE, "GPU-h", 20, 0.5, 0.5, "ok", "p", at)
     return Scored(promise, *at[0], seen)
 
 

@@ -286,7 +286,7 @@ def test_many_curves_are_not_all_listed(tmp_path):
         ("C,R\n1,0.5\n2,45\n", "points.csv, line 3: R.* = 45.0: .*divide per cent by 100"),
         ("C,R,n,k\n1,45,10,2\n2,50,10,2\n", "R.* = 45.0: .*divide per cent by 100"),
         ("C,R,n,k\n1,0.5,10,2\n2,-0.5,10,2\n", "R.* = -0.5: a pass rate lies in 0..1"),
-        ("C,R,n,k\n1,0.5,0,2\n", "n k = 0: a pass rate needs completions"),
+        ("C,R,n,k\n1,0.5,0,2\n", "n and k are prompts and completions of each, at least 1"),
         ("when,R\n1,0.5\n", "which column to take with --x; there are when, R"),
         ("C,score\n1,0.5\n", "which column to take with --y; there are C, score"),
         ("1,0.5\n2,0.6\n", "which column to take with --x; there are 1, 0.5"),

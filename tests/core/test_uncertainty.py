@@ -352,7 +352,6 @@ def test_a_batch_of_fits_is_the_fits_one_by_one(free):
         assert values_S == pytest.approx([getattr(fit, name) for fit in single], abs=1e-4)
     for values_S, name in ((many.B_S, "B"), (many.C_mid_S, "C_mid")):
         assert values_S == pytest.approx([getattr(fit, name) for fit in single], rel=1e-3)
-    assert many.at_edge_S.tolist() == [fit.at_edge for fit in single]
 
 
 def test_the_bootstrap_is_deterministic_and_quick():
