@@ -90,6 +90,11 @@ class SigmoidFit:
     grid: Grid
     at_edge: bool
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers were fitted."""
+        return 3 if self.R0_fixed else 4
+
     def predict(self, C: Numbers) -> Floats:
         """R(C), a pass rate; C as in `sigmoid`."""
         return sigmoid(C, R0=self.R0, A=self.A, B=self.B, C_mid=self.C_mid)
@@ -198,7 +203,7 @@ def usable_points(
 ) -> Points:
     """The points of a fit; arguments and errors as in `fit_sigmoid`."""
     C_N, R_N = checked(C, R)
-    w_N, keep_N = _weights(R_N, n, k, se), _inside(C_N, window)
+    w_N, keep_N = _weights(R_N, n, k, se), inside(C_N, window)
     C_N, R_N, w_N = C_N[keep_N], R_N[keep_N], w_N[keep_N]
     _check_enough(C_N, R_N, R0, len(keep_N))
     order_N = np.argsort(C_N, kind="stable")
@@ -256,11 +261,7 @@ def checked(C: Numbers, R: Numbers) -> tuple[Floats, Floats]:
 def _weights(
     R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers | None = None
 ) -> Floats:
-    """Precision of each pass rate, up to a constant: 1 / se^2, else binomial, else ones.
-
-    (R m + 1) / (m + 2), m = n k, stands for R inside the variance: 0 of m passes is weak evidence
-    that the rate is near 0, not proof, and must not weigh infinitely.
-    """
+    """Precision of each pass rate, up to a constant: 1 / se^2, else binomial, else ones."""
     if se is not None:
         return _precisions(R_N, n, k, se)
     if n is None and k is None:
@@ -272,6 +273,15 @@ def _weights(
         raise FitError(f"n k has shape {m_N.shape}: give one number, or one per point ({len(R_N)})")
     if not np.all((m_N >= 1.0) & np.isfinite(m_N)):
         raise FitError(f"n k = {m_N.min()}: a pass rate needs completions; drop the point")
+    return binomial_precision(R_N, m_N)
+
+
+def binomial_precision(R_N: Floats, m_N: Floats) -> Floats:
+    """1 / se^2 of a pass rate over m completions.
+
+    (R m + 1) / (m + 2) stands for R inside the variance: 0 of m passes is weak evidence that the
+    rate is near 0, not proof, and must not weigh infinitely.
+    """
     p_N = (R_N * m_N + 1.0) / (m_N + 2.0)
     return m_N / (p_N * (1.0 - p_N))
 
@@ -289,7 +299,8 @@ def _precisions(R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers) 
     return np.broadcast_to(1.0 / se_N**2, R_N.shape)
 
 
-def _inside(C_N: Floats, window: tuple[Real, Real] | None) -> NDArray[np.bool_]:
+def inside(C_N: Floats, window: tuple[Real, Real] | None) -> NDArray[np.bool_]:
+    """Which points a window keeps, both ends included."""
     lo, hi = window or (0.0, np.inf)
     if not lo <= hi:
         raise FitError(f"window = ({lo}, {hi}): the start exceeds the end; inf means no end")

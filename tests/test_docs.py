@@ -95,3 +95,10 @@ def test_the_forecasting_page_quotes_what_its_commands_print(
         assert result.exit_code == 0, result.output
         printed += [line.rstrip() for line in result.stdout.splitlines()]
     assert [line for line in quoted if line not in printed] == []
+
+
+@pytest.mark.parametrize("block", ["calibration", "published"])
+def test_measured_tables_stand_where_the_forecasting_page_says(block: str) -> None:
+    text = (ROOT / "docs/forecasting.md").read_text()
+    table = text.partition(f"<!-- {block} -->")[2].partition(f"<!-- end of {block} -->")[0]
+    assert sum(line.startswith("| ") for line in table.splitlines()) > 15

@@ -9,23 +9,19 @@ from scalerl.curves.search import FoundMany, fit_many, log_compute
 from scalerl.fit import Points, SigmoidFit
 
 
-def block_bootstrap(
-    points: Points, fit: SigmoidFit, D: int, seed: int, block: int | None = None
-) -> FoundMany:
+def block_bootstrap(points: Points, fit: SigmoidFit, D: int, seed: int) -> FoundMany:
     """D refits to the fitted curve plus blocks of consecutive residuals, drawn with replacement.
 
     The usual second opinion. Blocks keep some of the autocorrelation; the intervals come out too
     narrow all the same (`docs/forecasting.md` has the coverage), so nothing here is reported alone.
 
-    Args:
-        block: points in a block, around a circle; None takes n^(1/3), rounded up.
+    A block is n^(1/3) points, rounded up, around a circle.
     """
     n = len(points.C_N)
-    length = block or int(np.ceil(n ** (1 / 3)))
-    p = 3 if fit.R0_fixed else 4
+    length = int(np.ceil(n ** (1 / 3)))
     w_N = points.w_N / points.w_N.mean()
     fitted_N = fit.predict(points.C_N)
-    e_N = np.sqrt(w_N) * (points.R_N - fitted_N) * np.sqrt(n / max(n - p, 1))
+    e_N = np.sqrt(w_N) * (points.R_N - fitted_N) * np.sqrt(n / max(n - fit.parameters, 1))
     e_N = e_N - e_N.mean()
     starts = np.random.default_rng(seed).integers(0, n, size=(D, -(-n // length)))
     rows_DN = ((starts[:, :, None] + np.arange(length)) % n).reshape(D, -1)[:, :n]

@@ -21,6 +21,7 @@ from scalerl.fit import (
     SigmoidFit,
     checked,
     fit_points,
+    inside,
     usable_points,
 )
 
@@ -71,10 +72,7 @@ class Curve:
 
     def within(self, window: tuple[Real, Real] | None) -> "Curve":
         """The points with lo <= C <= hi; R0 stays, for the window chooses points to fit."""
-        lo, hi = window or (0.0, np.inf)
-        if not lo <= hi:
-            raise FitError(f"window = ({lo}, {hi}): the start exceeds the end; inf means no end")
-        return self.rows(np.flatnonzero((self.C_N >= lo) & (self.C_N <= hi)))
+        return self.rows(np.flatnonzero(inside(self.C_N, window)))
 
     def rows(self, keep_N: NDArray[np.intp]) -> "Curve":
         """Some of the points, in order of compute."""

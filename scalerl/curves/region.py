@@ -62,7 +62,7 @@ def noise_of(points: Points, fit: SigmoidFit) -> Noise:
     autocorrelation is rho - (1 + p + 3 rho) / n, near enough, and is corrected for. Few points say
     little of rho, so what they say is taken by the share n^2 / (n^2 + 8^2).
     """
-    n, p = len(points.C_N), 3 if fit.R0_fixed else 4
+    n, p = len(points.C_N), fit.parameters
     w_N = points.w_N / points.w_N.mean()
     e_N = np.sqrt(w_N) * (points.R_N - fit.predict(points.C_N))
     sse = float(e_N @ e_N)

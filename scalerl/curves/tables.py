@@ -8,7 +8,7 @@ import numpy as np
 
 from scalerl.curves.curve import Curve, curve
 from scalerl.errors import InputError
-from scalerl.fit import FitError, Floats, checked
+from scalerl.fit import FitError, Floats, binomial_precision, checked
 
 X_NAMES = {
     "gpu_hours": "GPU-h",
@@ -176,6 +176,4 @@ def _errors(rows: Rows, columns: dict[str, int], R_N: Floats, path: Path) -> Flo
     n_N, k_N = _numbers(rows, columns, "n", path), _numbers(rows, columns, "k", path)
     if not np.all((n_N >= 1.0) & (k_N >= 1.0) & (n_N * k_N < 1e15)):
         raise InputError(f"{path}: n and k are prompts and completions of each, at least 1")
-    m_N = n_N * k_N
-    p_N = (R_N * m_N + 1.0) / (m_N + 2.0)
-    return np.sqrt(p_N * (1.0 - p_N) / m_N)
+    return 1.0 / np.sqrt(binomial_precision(R_N, n_N * k_N))

@@ -4,19 +4,17 @@ Run it as a script: `python tests/benchmarks/bench_fit.py`. Every ratio is measu
 of one process, so the load of the machine cancels.
 """
 
-import csv
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import curve_fit
 
-import scalerl.fit
 from scalerl.curves.bootstrap import block_bootstrap
+from scalerl.curves.sources import published
 from scalerl.curves.uncertainty import Uncertainty
 from scalerl.fit import (
     DRAWN_C_MID_K,
@@ -29,15 +27,12 @@ from scalerl.fit import (
 )
 
 Floats = NDArray[np.float64]
-CURVES = Path(scalerl.fit.__file__).parent / "data" / "scalerl_curves.csv"
 
 
 def read_curve(figure: str, series: str) -> tuple[Floats, Floats]:
     """(C, R) of one digitised curve, C in GPU-hours."""
-    with CURVES.open(encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if (r["figure"], r["series"]) == (figure, series)]
-    points = np.array([(float(r["gpu_hours"]), float(r["pass_rate"])) for r in rows])
-    return points[:, 0], points[:, 1]
+    [curve] = published(f"{figure}/{series}").curves
+    return curve.C_N, curve.R_N
 
 
 def one_call_per_cell(

@@ -10,6 +10,7 @@ from scalerl.curves.alarms import (
     alarms,
     falling,
     jump,
+    lost,
     low_ess,
     residual,
     truncation,
@@ -318,3 +319,30 @@ def test_a_curve_that_ends_lower_than_it_stood():
 def test_a_rising_curve_does_not_fall(seed, n, sd):
     C_N = np.geomspace(500.0, 5_000.0, n)
     assert falling(drawn(C_N, np.clip(noisy(seed, sd, C_N), 0.0, 1.0))) is None
+
+
+def test_a_short_baseline_knows_little_of_what_comes():
+    """Twelve points to 2.2 C_mid leave the ceiling open; that is no reason to call a run broken."""
+    fired_of = 0
+    C_N = np.append(np.linspace(500.0, 5_500.0, 12), np.linspace(6_000.0, 15_000.0, 12))
+    for seed in range(60):
+        e_N = 0.004 * np.random.default_rng(seed).standard_normal(24)
+        fired_of += residual(drawn(C_N, sigmoid(C_N, **LAW) + e_N), 5_500.0) is not None
+    assert fired_of <= 6
+
+
+# ---- evaluations that are none -------------------------------------------------------------------
+
+
+def test_evaluations_without_a_number_are_told():
+    def evaluation(C, rate):
+        return {"kind": "eval", "set": "validation", "C": C, "pass_rate": rate}
+
+    fine = [evaluation(float(C), 0.5) for C in range(1, 15)]
+    made = drawn(np.arange(1.0, 15.0), np.full(14, 0.5))
+    assert lost(made, fine) is None
+    found = lost(made, [*fine, evaluation(15.0, float("nan")), evaluation(None, 0.5)])
+    assert found is not None and found.level == "danger"
+    assert found.evidence == "2 evaluations have no number for C or pass_rate, 14 have"
+    other = {**evaluation(15.0, None), "set": "ood"}
+    assert lost(made, [*fine, other]) is None

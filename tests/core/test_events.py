@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.errors import InputError
-from scalerl.events import Event, EventLog, evaluations, parse_lines, read_events
+from scalerl.events import (
+    Event,
+    EventLog,
+    evaluations,
+    lost_evaluations,
+    parse_lines,
+    read_events,
+)
 
 AT: dict[str, Any] = {"clock": 0.0, "gpu_h": 0.0}
 
@@ -269,3 +276,20 @@ def test_evaluations_of_one_set_in_order_of_compute() -> None:
     ]
     assert [e["C"] for e in evaluations(events)] == [0.0, 3.0]
     assert [e["C"] for e in evaluations(events, "ood")] == [1.0]
+
+
+def test_a_log_that_somebody_damaged_is_read_as_far_as_it_can_be(tmp_path: Path) -> None:
+    """Numbers of hundreds of digits, a resume to nowhere, a line nested beyond reason."""
+    path = tmp_path / "events.jsonl"
+    fine = {"seq": 0, "kind": "eval", "set": "validation", "C": 1.0, "pass_rate": 0.5}
+    lines = [
+        json.dumps(fine),
+        json.dumps({**fine, "seq": 1, "C": 10**400}),
+        json.dumps({"kind": "resume", "from_seq": "soon"}),
+        "[" * 5_000,
+        json.dumps({**fine, "seq": 2, "C": 2.0}),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    events = read_events(path)
+    assert [event["C"] for event in evaluations(events)] == [1.0, 2.0]
+    assert lost_evaluations(events) == 1

@@ -141,3 +141,23 @@ def test_compare_refuses(arguments: list[str], said: str) -> None:
     rows = "".join(f"{C},{0.2 + 0.6 / (1 + (100 / C) ** 2):.6f}\n" for C in range(20, 400, 20))
     Path("steps.csv").write_text("steps,pass_rate\n" + rows)
     assert said in refused("compare", *arguments)
+
+
+def test_seeds_keep_what_a_comparison_needs() -> None:
+    for seed in range(2):
+        write_run(f"fast/seed-{seed}", seed=seed)
+        write_run(f"slow/seed-{seed}", seed=10 + seed, hours=4.0, eps_max=4.0, C_mid=80.0)
+    text = printed("compare", "fast", "slow", "--budget", "150")
+    assert "loss.eps_max: 5.0 | 4.0" in text
+    assert "on the same held-out prompts" in text
+    assert re.search(r"2\.\d\dx compute an update", text)
+
+
+def test_the_chance_at_a_budget_is_that_of_the_pair() -> None:
+    write_run("a", seed=1)
+    write_run("b", seed=2, A=0.78)
+    found = json.loads(printed("compare", "a", "b", "--budget", "150", "--json"))
+    [at] = found["budgets"]
+    assert at["best"][0]["chance"] == pytest.approx(at["pairs"][0]["ahead"], abs=1e-9)
+    turned = json.loads(printed("compare", "b", "a", "--budget", "150", "--json"))["budgets"][0]
+    assert turned["pairs"][0]["ahead"] == pytest.approx(1 - at["pairs"][0]["ahead"], abs=0.04)
