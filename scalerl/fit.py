@@ -295,7 +295,8 @@ def _precisions(R_N: Floats, n: Numbers | None, k: Numbers | None, se: Numbers) 
     if not np.all((se_N > 0.0) & np.isfinite(se_N)):
         raise FitError(f"se = {se_N.min()}: a standard error is > 0; leave se out if it is unknown")
     # One point may not rule alone: none counts as better known than MOST_PRECISE times the middling one.
-    se_N = np.maximum(se_N, np.median(se_N) / MOST_PRECISE)
+    if se_N.size:
+        se_N = np.maximum(se_N, np.median(se_N) / MOST_PRECISE)
     return np.broadcast_to(1.0 / se_N**2, R_N.shape)
 
 

@@ -71,13 +71,16 @@ def alarms(
     """Every alarm of a run, the gravest first; `baseline_C` and `alpha` as in `residual`."""
     updates = [event for event in events if event["kind"] == "update"]
     found = [
-        residual(curve, baseline_C),
+        lost(curve, events),
+        residual(curve, baseline_C, alpha),
         falling(curve),
         truncation(updates),
         truncation_trend(updates),
+        jump(updates, "entropy"),
+        jump(updates, "kl"),
+        low_ess(updates),
+        zero_variance(updates),
     ]
-    found += [jump(updates, "entropy"), jump(updates, "kl"), low_ess(updates)]
-    found.append(zero_variance(updates))
     fired = [each for each in found if each is not None]
     return sorted(fired, key=lambda alarm: GRAVEST_FIRST.index(alarm.level))
 

@@ -403,3 +403,9 @@ def test_what_two_runs_share_cancels():
         for seed in range(20)
     ]
     assert np.mean(found) == pytest.approx(0.005, rel=0.1)
+
+
+def test_no_point_at_all_is_too_few_and_no_more():
+    none = curve(np.empty((0, 2)), se=[])
+    with pytest.raises(FitError, match="0 of 0 points"):
+        none.points()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from scalerl.curves.curve import Curve, curve
+from scalerl.curves.curve import Curve, curve, curve_of_run
 from scalerl.fit import FitError, fit_sigmoid, sigmoid
 from scalerl.forecast import forecast
 
@@ -260,3 +260,27 @@ def test_whatever_the_noise_a_verdict_and_ends_in_order(seed, sd, n):
     for found in (made.A(), made.rate(20_000.0), made.B(), made.C_mid()):
         assert found.lo is None or found.lo <= found.value
         assert found.hi is None or found.value <= found.hi
+
+
+def test_a_run_whose_late_evaluations_are_no_numbers_is_unstable():
+    rows = zip(COMPUTE.tolist(), run().R_N.tolist(), strict=True)
+    events = [{"kind": "eval", "set": "validation", "C": C, "pass_rate": R} for C, R in rows]
+    for event in events[-5:]:
+        event["pass_rate"] = float("nan")
+    made = forecast([curve_of_run(events, "run")], R0=0.4, events=[events])
+    assert made.verdict == "unstable"
+    assert made.why == "5 evaluations have no number for C or pass_rate, 15 have"
+
+
+def test_seeds_share_the_chance_of_a_false_alarm():
+    """A late point that one run of its own is called broken for is forgiven one of five."""
+    healthy = [run(seed=i, name=f"seed {i}") for i in range(1, 5)]
+    limits = set()
+    for drop in np.linspace(0.005, 0.03, 26):
+        low = run(seed=9, name="low")
+        low.R_N[-1] -= drop
+        window = (0.0, float(COMPUTE[-2]))
+        alone = forecast([low], window=window).verdict == "unstable"
+        among = forecast([low, *healthy], window=window).verdict == "unstable"
+        limits.add((alone, among))
+    assert (True, False) in limits and (True, True) in limits and (False, True) not in limits
