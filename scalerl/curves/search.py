@@ -80,7 +80,8 @@ def limits(x_N: Floats) -> tuple[Floats, Floats]:
 def shape(x_N: Floats, u: Any, lnB: Any) -> tuple[Floats, Floats, Floats]:
     """(s, ds/du, ds/dlnB) at x = ln C; u and lnB broadcast against x_N."""
     z = np.exp(lnB) * (x_N - u)
-    s = 1.0 / (1.0 + np.exp(-z))
+    with np.errstate(over="ignore"):  # exp(large) gives the right limit, 0
+        s = 1.0 / (1.0 + np.exp(-z))
     slope = s * (1.0 - s)
     return s, -np.exp(lnB) * slope, z * slope
 
