@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from tui.cli import app
+from command import refused, scalerl
 
 SCALERL = Path(sys.executable).with_name("scalerl")
 SMALL = [
@@ -33,19 +31,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCALERL_RUNS", str(tmp_path / "runs"))
     return tmp_path / "runs"
-
-
-def scalerl(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def refused(*arguments: str, status: int = 2) -> str:
-    """The one sentence on stderr of a command that ends with `status`, and nothing on stdout."""
-    result = scalerl(*arguments)
-    assert result.exit_code == status, result.output
-    assert result.stdout == ""
-    [sentence] = result.stderr.splitlines()
-    return sentence
 
 
 def test_help_is_quick() -> None:

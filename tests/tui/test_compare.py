@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from command import printed, refused
 
 from scalerl.fit import sigmoid
-from tui.cli import app
 
 PROMPTS, K = 200, 16
 
@@ -18,25 +17,6 @@ PROMPTS, K = 200, 16
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def scalerl(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def printed(*arguments: str) -> str:
-    result = scalerl(*arguments)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def refused(*arguments: str) -> str:
-    result = scalerl(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    [sentence] = result.stderr.splitlines()
-    return sentence
 
 
 def write_run(

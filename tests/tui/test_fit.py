@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from tui.cli import app
+from command import printed, refused, scalerl
 
 KEYS = {
     "A", "B", "C_mid", "R0", "rmse", "n", "window", "unit", "verdict", "forecast", "rivals", "alarms",
@@ -19,26 +17,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCALERL_RUNS", str(tmp_path / "runs"))
     return tmp_path / "runs"
-
-
-def scalerl(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def printed(*arguments: str) -> str:
-    result = scalerl(*arguments)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def refused(*arguments: str) -> str:
-    """The one sentence on stderr of bad input, exit status 2, and nothing on stdout."""
-    result = scalerl(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    [sentence] = result.stderr.splitlines()
-    return sentence
 
 
 def curve_csv(name: str = "curve.csv", last: int = 800) -> None:
