@@ -150,11 +150,11 @@ def _drift(made: Forecast, asked: FitRequest) -> list[str]:
         lines.append(f"A will not be known to +-{MARGIN} within twenty times this compute")
     elif budget.seen:
         lines.append(
-            f"A has been known to +-{MARGIN} since {amount(budget.C)} {unit}, from one run"
+            f"A has been known to +-{MARGIN} since {amount(budget.C)} {unit}, run to run apart"
         )
     else:
         lines.append(
-            f"A would be known to +-{MARGIN} at about {amount(budget.C)} {unit}, but for run to run"
+            f"A would be known to +-{MARGIN} at about {amount(budget.C)} {unit}, run to run apart"
         )
     return lines
 
