@@ -14,7 +14,7 @@ from scalerl.curves.comparison import efficiency
 from scalerl.curves.curve import Curve
 from scalerl.curves.uncertainty import Interval
 from scalerl.errors import InputError
-from scalerl.forecast import RUN_TO_RUN, Forecast
+from scalerl.forecast import ENOUGH_SEEDS, RUN_TO_RUN, Forecast
 from tui.canvas import Axis, Span, printable, short, tick_choices
 from tui.drawing import drawing
 
@@ -106,7 +106,7 @@ def _draw_fit(axes: Any, made: Forecast, whole: Curve, at: Sequence[float]) -> N
             axes.plot(whole.C_N[keep_N], whole.R_N[keep_N], label=label, **look)
     first, last = float(whole.C_N[0]), max(whole.last_C, *at, 0.0)
     band_label = "fit, with its 90 % band"
-    if last > made.last_C and len(made.seeds) < 3:
+    if last > made.last_C and len(made.seeds) < ENOUGH_SEEDS:
         band_label = f"fit, 90 % band, ahead >= +-{RUN_TO_RUN}"
     band = _draw_band(axes, made, first, last, colour, "-", band_label)
     for alarm in made.alarms:

@@ -14,7 +14,7 @@ from scalerl.curves.sources import Source
 from scalerl.curves.uncertainty import Interval
 from scalerl.errors import InputError
 from scalerl.fit import FitError
-from scalerl.forecast import RUN_TO_RUN, Forecast
+from scalerl.forecast import ENOUGH_SEEDS, RUN_TO_RUN, Forecast
 from tui.curve import plot_curve
 from tui.fitting import BOOTSTRAP, FitRequest, amount, interval
 
@@ -173,7 +173,7 @@ def _doubts(made: Forecast, asked: FitRequest) -> list[str]:
     ]
     if made.prompts_se:
         lines.append(f"other held-out prompts would move A by {made.prompts_se:.3f} (one sd)")
-    if len(made.seeds) < 3:
+    if len(made.seeds) < ENOUGH_SEEDS:
         lines.append(
             f"A and rates beyond the points are never given closer than +-{RUN_TO_RUN}: runs of one"
             " recipe differ by as much, and fewer than three seeds cannot say otherwise"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from scalerl.curves.curve import Curve
-from scalerl.curves.region import DOUBT, MOST_AUTOCORRELATION, lag_one
+from scalerl.curves.region import autocorrelation
 from scalerl.curves.uncertainty import Uncertainty
 from scalerl.events import Event, is_number, lost_evaluations
 from scalerl.fit import FitError, Floats, fit_points
@@ -214,9 +214,7 @@ def _scatter(R_N: Floats, parts: Sequence[NDArray[np.intp]]) -> tuple[float, flo
     )
     sse, inflation = float(e_N @ e_N), 1.0
     if degree:
-        raw = lag_one(e_N) * n / max(sse, 1e-12)
-        corrected = (raw + (1 + p + 3 * raw) / n) * n**2 / (n**2 + DOUBT**2)
-        rho = float(np.clip(corrected, 0.0, MOST_AUTOCORRELATION))
+        rho = autocorrelation(e_N, p)
         inflation = (1.0 + rho) / (1.0 - rho)
     variance = inflation * sse / max(n - p * inflation, 0.3 * n)
     return float(np.sqrt(variance)), max((n - p) / inflation, 2.0)

@@ -15,8 +15,8 @@ from scipy.optimize import least_squares
 from scalerl.curves.curve import Curve
 from scalerl.curves.prompts import between_prompts
 from scalerl.curves.search import FoundMany, log_compute, shape
-from scalerl.curves.uncertainty import Interval
-from scalerl.fit import FitError, Floats, SigmoidFit
+from scalerl.curves.uncertainty import Interval, copies
+from scalerl.fit import FitError, Floats
 from scalerl.forecast import RUN_TO_RUN, Forecast
 
 DRAWS = 4_000
@@ -121,7 +121,7 @@ class Comparison:
         a, b = self.forecasts[i], self.forecasts[j]
         first = min(a.fit.C_mid, b.fit.C_mid) / 2.0
         C_M = np.geomspace(first, max(reach, 2 * first), 200)
-        fitted = _last_crossing(_one(a.fit), _one(b.fit), C_M)[0]
+        fitted = _last_crossing(copies(a.fit, 1), copies(b.fit, 1), C_M)[0]
         crossed_D = _last_crossing(self.draws[i], self.draws[j], C_M)
         chance = float(np.mean(np.isfinite(crossed_D)))
         at = None
@@ -141,13 +141,9 @@ def share_prompts(a: Curve, b: Curve) -> bool:
     return known and a.held_out is not None and a.held_out == b.held_out
 
 
-def _one(fit: SigmoidFit) -> FoundMany:
-    return FoundMany(*(np.array([value]) for value in (fit.R0, fit.A, fit.B, fit.C_mid)))
-
-
 def _last_crossing(a: FoundMany, b: FoundMany, C_M: Floats) -> Floats:
     """C of the last change of sign of a - b along C_M, NaN where there is none; one for each draw."""
-    gap_DM = _curves(a, C_M) - _curves(b, C_M)
+    gap_DM = a.rates_along(C_M) - b.rates_along(C_M)
     now_DM, next_DM = gap_DM[:, :-1], gap_DM[:, 1:]
     turns_DM = (now_DM * next_DM < 0.0) | ((now_DM == 0.0) & (next_DM != 0.0))
     D, found_D = np.arange(len(gap_DM)), np.full(len(gap_DM), np.nan)
@@ -156,11 +152,6 @@ def _last_crossing(a: FoundMany, b: FoundMany, C_M: Floats) -> Floats:
     before, after = gap_DM[D, last_D], gap_DM[D, last_D + 1]
     found_D[D] = C_M[last_D] * (C_M[last_D + 1] / C_M[last_D]) ** (before / (before - after))
     return found_D
-
-
-def _curves(many: FoundMany, C_M: Floats) -> Floats:
-    s_DM = shape(log_compute(C_M), np.log(many.C_mid_S)[:, None], np.log(many.B_S)[:, None])[0]
-    return many.R0_S[:, None] + (many.A_S - many.R0_S)[:, None] * s_DM
 
 
 # ---- the efficiency plot -------------------------------------------------------------------------

@@ -56,28 +56,29 @@ class Noise:
 
 
 def noise_of(points: Points, fit: SigmoidFit) -> Noise:
-    """The scatter of points about their fit.
-
-    A fit of p parameters leaves residuals that alternate more than the noise did: their expected
-    autocorrelation is rho - (1 + p + 3 rho) / n, near enough, and is corrected for. Few points say
-    little of rho, so what they say is taken by the share n^2 / (n^2 + 8^2).
-    """
+    """The scatter of points about their fit."""
     n, p = len(points.C_N), fit.parameters
     w_N = points.w_N / points.w_N.mean()
     e_N = np.sqrt(w_N) * (points.R_N - fit.predict(points.C_N))
     sse = float(e_N @ e_N)
-    raw = lag_one(e_N) * n / max(sse, TINY)
-    corrected = (raw + (1 + p + 3 * raw) / n) * n**2 / (n**2 + DOUBT**2)
-    rho = float(np.clip(corrected, 0.0, MOST_AUTOCORRELATION))
+    rho = autocorrelation(e_N, p)
     inflation = (1.0 + rho) / (1.0 - rho)
     sd = np.sqrt(sse / max(n - p * inflation, 0.3 * n))
     weight = float(points.w_N.mean())
     return Noise(float(sd), weight, rho, inflation, max((n - p) / inflation, 1.0))
 
 
-def lag_one(e_N: Floats) -> float:
-    """Mean product of neighbours."""
-    return float(e_N[1:] @ e_N[:-1]) / (len(e_N) - 1)
+def autocorrelation(e_N: Floats, p: int) -> float:
+    """Lag-1 autocorrelation of the noise behind residuals in order, 0 .. 0.9.
+
+    A fit of p parameters leaves residuals that alternate more than the noise did: their expected
+    autocorrelation is rho - (1 + p + 3 rho) / n, near enough, and is corrected for. Few points say
+    little of rho, so what they say is taken by the share n^2 / (n^2 + 8^2).
+    """
+    n = len(e_N)
+    raw = float(e_N[1:] @ e_N[:-1]) / (n - 1) * n / max(float(e_N @ e_N), TINY)
+    corrected = (raw + (1 + p + 3 * raw) / n) * n**2 / (n**2 + DOUBT**2)
+    return float(np.clip(corrected, 0.0, MOST_AUTOCORRELATION))
 
 
 def noise_within(parts: Sequence[tuple[Points, SigmoidFit]]) -> Noise:

@@ -56,8 +56,13 @@ class FoundMany(NamedTuple):
 
     def rates(self, C: float) -> Floats:
         """R(C) of each, C > 0."""
-        s_S = shape(log_compute([C]), np.log(self.C_mid_S)[:, None], np.log(self.B_S)[:, None])[0]
-        return self.R0_S + (self.A_S - self.R0_S) * s_S[:, 0]
+        return self.rates_along(np.array([C]))[:, 0]
+
+    def rates_along(self, C_M: Floats) -> Floats:
+        """R at several C > 0, one row for each curve."""
+        u_S1, lnB_S1 = np.log(self.C_mid_S)[:, None], np.log(self.B_S)[:, None]
+        s_SM = shape(log_compute(C_M), u_S1, lnB_S1)[0]
+        return self.R0_S[:, None] + (self.A_S - self.R0_S)[:, None] * s_SM
 
 
 def log_compute(C: Any) -> Floats:

@@ -138,14 +138,16 @@ class Uncertainty:
         a_M, g_M, k_M = _likely(cells, self.noise, OVERDRAWN * D, rng)
         fair = np.flatnonzero((a_M >= 0.0) & (g_M >= MIN_GAIN) & (a_M + g_M <= 1.0))[:D]
         if not len(fair):  # the points ask for more than the limits allow: the fit is all there is
-            return FoundMany(*(np.full(D, value) for value in self._best()))
+            return copies(self.fit, D)
         if len(fair) < D:
             fair = rng.choice(fair, D)
         a_D, g_D, k_D = a_M[fair], g_M[fair], k_M[fair]
         return FoundMany(a_D, a_D + g_D, np.exp(cells.lnB_K[k_D]), np.exp(cells.u_K[k_D]))
 
-    def _best(self) -> tuple[float, float, float, float]:
-        return self.fit.R0, self.fit.A, self.fit.B, self.fit.C_mid
+
+def copies(fit: SigmoidFit, D: int) -> FoundMany:
+    """The same curve D times."""
+    return FoundMany(*(np.full(D, value) for value in (fit.R0, fit.A, fit.B, fit.C_mid)))
 
 
 def _with_start(points: Points, R0: float, R0_se: float, noise: Noise) -> Points:
