@@ -1,0 +1,118 @@
+"""Four themes, and the colour of every role in each (after Okabe and Ito: told apart without red and green)."""
+
+from rich.style import Style
+from textual.theme import Theme
+
+DARK, LIGHT, ANSI, CONTRAST = "scalerl-dark", "scalerl-light", "ansi-dark", "scalerl-contrast"
+THEMES = (DARK, LIGHT, ANSI, CONTRAST)
+
+_COLOURS = {
+    DARK: {
+        "data": "#56B4E9",
+        "fit": "#E69F00",
+        "ahead": "#E69F00",
+        "band": "#7A6A45",
+        "pinned": "#CC79A7",
+        "paper": "#9A8FE0",
+        "ok": "#00B886",
+        "watch": "#F0E442",
+        "danger": "#FF7A33",
+        "muted": "#8B949E",
+    },
+    LIGHT: {
+        "data": "#0072B2",
+        "fit": "#B35900",
+        "ahead": "#B35900",
+        "band": "#C9AE84",
+        "pinned": "#A14A7C",
+        "paper": "#5B4BB5",
+        "ok": "#00724F",
+        "watch": "#7A6A00",
+        "danger": "#B34700",
+        "muted": "#5F6670",
+    },
+    CONTRAST: {
+        "data": "#66CCFF",
+        "fit": "#FFC04D",
+        "ahead": "#FFC04D",
+        "band": "#B8A070",
+        "pinned": "#FF99CC",
+        "paper": "#C4B5FF",
+        "ok": "#33FFC2",
+        "watch": "#FFFF33",
+        "danger": "#FF8C4D",
+        "muted": "#D0D0D0",
+    },
+    ANSI: {
+        "data": "cyan",
+        "fit": "yellow",
+        "ahead": "yellow",
+        "band": "bright_black",
+        "pinned": "magenta",
+        "paper": "blue",
+        "ok": "green",
+        "watch": "bright_yellow",
+        "danger": "bright_red",
+        "muted": "bright_black",
+    },
+}
+
+
+def themes() -> list[Theme]:
+    """What the app registers beside Textual's own."""
+    return [
+        Theme(
+            name=DARK,
+            primary="#56B4E9",
+            secondary="#CC79A7",
+            accent="#E69F00",
+            success="#00B886",
+            warning="#F0E442",
+            error="#FF7A33",
+            background="#101418",
+            surface="#151A20",
+            panel="#1D242C",
+            foreground="#E6EDF3",
+            dark=True,
+        ),
+        Theme(
+            name=LIGHT,
+            primary="#0072B2",
+            secondary="#A14A7C",
+            accent="#B35900",
+            success="#00724F",
+            warning="#7A6A00",
+            error="#B34700",
+            background="#FAFAF7",
+            surface="#FFFFFF",
+            panel="#ECECE6",
+            foreground="#1B1F24",
+            dark=False,
+        ),
+        Theme(
+            name=CONTRAST,
+            primary="#66CCFF",
+            secondary="#FF99CC",
+            accent="#FFC04D",
+            success="#33FFC2",
+            warning="#FFFF33",
+            error="#FF8C4D",
+            background="#000000",
+            surface="#000000",
+            panel="#000000",
+            foreground="#FFFFFF",
+            dark=True,
+        ),
+    ]
+
+
+def role_styles(theme: str, dark: bool) -> dict[str, Style]:
+    """Style of every role; a theme of Textual's own takes the colours of ours of the same darkness."""
+    colours = _COLOURS.get(theme) or _COLOURS[
+        ANSI if theme.startswith("ansi") else DARK if dark else LIGHT
+    ]
+    found = {role: Style(color=colour) for role, colour in colours.items()}
+    found["strong"] = Style(bold=True)
+    found["key"] = Style(bold=True, color=colours["fit"])
+    found["cursor"] = Style(reverse=True)
+    return found | {"": Style()}

@@ -1,0 +1,1 @@
+"""Widgets: each in its own file, with its CSS inside."""
