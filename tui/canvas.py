@@ -16,6 +16,8 @@ BRAILLE = 0x2800
 DOT_BIT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row in cell][column in cell]
 ZERO_GAP = 5  # columns between C = 0 and the first positive C of a log axis, where the axis breaks
 
+MINOR_DOTS = 24  # of a decade on a log axis: fewer, and the ticks between its labels say nothing
+
 Span = tuple[float, float]
 Cells = list[list[str]]
 
@@ -100,9 +102,9 @@ class Frame:
         for i, row in enumerate(cells):
             edge = f"{self.labels.get(i, ''):>{self.margin - 1}} {'┤' if i in self.labels else '│'}"
             found.append(edge + "".join(row) + (right or {}).get(i, ""))
-        return [line.rstrip() for line in [*found, *self._x_lines(unit)]]
+        return [line.rstrip() for line in [*found, *self.x_lines(unit)]]
 
-    def _x_lines(self, unit: str) -> tuple[str, str]:
+    def x_lines(self, unit: str) -> tuple[str, str]:
         """The axis with its ticks, and the labels under it; a label that would collide is not set."""
         axis = ["─"] * self.columns
         if self.broken:
@@ -194,6 +196,16 @@ def tick_choices(x: Axis) -> list[list[float]]:
     if len(inside[0]) < 3:  # less than a decade: the numbers between are missed more than symmetry
         return [linear_ticks(x.lo, x.hi, most) for most in (6, 4, 3, 2)]
     return inside
+
+
+def minor_ticks(x: Axis) -> list[float]:
+    """1, 2, .. 9 of every decade inside a log axis; none where they would touch, or on a linear axis."""
+    decades = log10(x.hi / x.lo) if x.log else 0.0
+    if not 0.0 < decades < (x.last - x.first) / MINOR_DOTS:
+        return []
+    whole = range(floor(log10(x.lo)), ceil(log10(x.hi)) + 1)
+    values = [m * 10.0**d for d in whole for m in range(1, 10)]
+    return [value for value in values if x.lo <= value <= x.hi]
 
 
 def linear_ticks(lo: float, hi: float, most: int) -> list[float]:
