@@ -8,6 +8,7 @@ import difflib
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -23,6 +24,8 @@ M = TypeVar("M", bound=BaseModel)
 Table = dict[str, Any]
 COMMAND_LINE = "the command line"
 DEFAULTS = "the defaults"
+SIGNS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+NONE = "none"  # how a person writes None
 
 
 @dataclass
@@ -47,13 +50,17 @@ class Layers:
         return self.origins.get(key, DEFAULTS)
 
     def build(self, model: type[M]) -> M:
-        """Validate.
+        """Validate; the word "none" is None where a field may be that, as TOML has no word of its own for it.
 
         Raises:
             InputError: naming key, value, what is allowed, and origin of the first fault.
         """
+        values = deepcopy(self.values)
+        for leaf in leaves(model, values):
+            if leaf.optional and value_at(values, leaf.key) == NONE:
+                put(values, leaf.key, None)
         try:
-            return model.model_validate(self.values)
+            return model.model_validate(values)
         except ValidationError as error:
             # A key that nobody knows explains the one that is missing.
             faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
@@ -75,15 +82,67 @@ class Layers:
             return f"unknown key {key!r} {where}: {hint}Valid here: {', '.join(full)}"
         if fault["type"] == "missing":
             origin = self.origin(key)
-            return f"{key!r} is missing (from {self.last if origin == DEFAULTS else origin}): {_allowed(info)}"
+            return f"{key!r} is missing (from {self.last if origin == DEFAULTS else origin}): {_hint(info)}"
         if fault["type"] == "union_tag_invalid":
             tags = fault.get("ctx", {})
             return f"{key}.kind = {tags.get('tag')!r} {where}: must be one of {tags.get('expected_tags')}"
         if fault["type"] in ("union_tag_not_found", "model_attributes_type"):
-            members = _models(info.annotation) if info is not None else []
+            members = models_of(info.annotation) if info is not None else []
             kinds = " | ".join(member.model_fields["kind"].default for member in members)
             return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind={kinds}"
         return f"{key or 'settings'} = {fault['input']!r} {where}: {_reason(fault, info)}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A field that holds a value and no table, in the model that the values chose for its table."""
+
+    key: str  # dotted, from the root
+    info: FieldInfo
+    model: type[BaseModel]
+    among: tuple[type[BaseModel], ...]  # what `model` was chosen from, by its kind
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be None."""
+        return type(None) in types_of(self.info.annotation)
+
+
+def leaves(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -> Iterator[Leaf]:
+    """Every leaf of a model in schema order; of a union only the kind that `values` name."""
+    yield from _leaves_of(model, values, prefix, (model,))
+
+
+def _leaves_of(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    prefix: str,
+    among: tuple[type[BaseModel], ...],
+) -> Iterator[Leaf]:
+    for name, info in model.model_fields.items():
+        inner, value = tuple(models_of(info.annotation)), values.get(name)
+        if not inner:
+            yield Leaf(prefix + name, info, model, among)
+        elif isinstance(value, Mapping):
+            chosen = inner[0] if len(inner) == 1 else member(info, value.get("kind"))
+            if chosen is not None:
+                yield from _leaves_of(chosen, value, f"{prefix}{name}.", inner)
+
+
+def value_at(values: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where there is none."""
+    found: Any = values
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def put(values: Table, key: str, value: Any) -> None:
+    """Set a dotted key, making the tables around it."""
+    *tables, name = key.split(".")
+    for part in tables:
+        values = values.setdefault(part, {})
+    values[name] = value
 
 
 def parse_override(argument: str) -> tuple[str, Any]:
@@ -106,10 +165,8 @@ def override_tables(arguments: Sequence[str]) -> list[Table]:
     pairs.sort(key=lambda pair: (pair[0].count("."), not pair[0].endswith(".kind")))
     tables: list[Table] = []
     for key, value in pairs:
-        table: Any = value
-        for part in reversed(key.split(".")):
-            table = {part: table}
-        tables.append(table)
+        tables.append(table := {})
+        put(table, key, value)
     return tables
 
 
@@ -205,31 +262,32 @@ def _locate(model: type[BaseModel], path: Sequence[str]) -> tuple[str, FieldInfo
     for part in path:
         if info is not None and get_origin(info.annotation) is dict:
             key.append(part)  # a name of the user's own choice
-            current, info = _only(_models(get_args(info.annotation)[1])), None
-        elif info is not None and current is None and (member := _member(info, part)):
-            current = member
+            current, info = _only(models_of(get_args(info.annotation)[1])), None
+        elif info is not None and current is None and (named := member(info, part)):
+            current = named
         else:
             if current is not None:
                 siblings = list(current.model_fields)
                 info = current.model_fields.get(part)
-                current = _only(_models(info.annotation)) if info is not None else None
+                current = _only(models_of(info.annotation)) if info is not None else None
             key.append(part)
     return ".".join(key), info, siblings
 
 
-def _types(annotation: Any) -> Iterator[Any]:
+def types_of(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation admits, unions and Annotated taken apart."""
     if get_origin(annotation) in (Union, types.UnionType):
         for argument in get_args(annotation):
-            yield from _types(argument)
+            yield from types_of(argument)
     elif get_origin(annotation) is Annotated:
-        yield from _types(get_args(annotation)[0])
+        yield from types_of(get_args(annotation)[0])
     else:
         yield annotation
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def models_of(annotation: Any) -> list[type[BaseModel]]:
     """The models that an annotation admits: several in a union, none for a plain value."""
-    found = _types(annotation)
+    found = types_of(annotation)
     return [kind for kind in found if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
@@ -237,9 +295,9 @@ def _only(models: list[type[BaseModel]]) -> type[BaseModel] | None:
     return models[0] if len(models) == 1 else None
 
 
-def _member(info: FieldInfo, kind: str) -> type[BaseModel] | None:
+def member(info: FieldInfo, kind: Any) -> type[BaseModel] | None:
     """The model of a union whose `kind` this is."""
-    members = _models(info.annotation)
+    members = models_of(info.annotation)
     return next((m for m in members if m.model_fields["kind"].default == kind), None)
 
 
@@ -247,36 +305,38 @@ def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every dotted key that a model can have, members of unions included."""
     for name, info in model.model_fields.items():
         yield prefix + name
-        for member in _models(info.annotation):
+        for member in models_of(info.annotation):
             yield from _all_keys(member, f"{prefix}{name}.")
 
 
-def _allowed(info: FieldInfo | None) -> str:
-    """The range that a field imposes, in words, with its description."""
+def limits(info: FieldInfo) -> dict[str, float]:
+    """The bounds of a field by pydantic's names: gt, ge, lt, le."""
+    return {name: getattr(m, name) for m in info.metadata for name in SIGNS if hasattr(m, name)}
+
+
+def choices(info: FieldInfo) -> tuple[Any, ...]:
+    """The values of a Literal; empty for any other type."""
+    literals = [kind for kind in types_of(info.annotation) if get_origin(kind) is Literal]
+    return tuple(choice for kind in literals for choice in get_args(kind))
+
+
+def allowed(info: FieldInfo) -> str:
+    """The range that a field imposes, in words; empty if it imposes none."""
+    bounds = [f"{SIGNS[name]} {bound}" for name, bound in limits(info).items()]
+    return " and ".join(bounds) or " or ".join(map(repr, choices(info)))
+
+
+def _hint(info: FieldInfo | None) -> str:
+    """What a field may be, with its description."""
     if info is None:
         return "see the documentation"
-    signs = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-    bounds = [
-        f"{word} {getattr(m, name)}"
-        for m in info.metadata
-        for name, word in signs.items()
-        if hasattr(m, name)
-    ]
-    choices = [
-        repr(choice)
-        for kind in _types(info.annotation)
-        if get_origin(kind) is Literal
-        for choice in get_args(kind)
-    ]
-    allowed = " and ".join(bounds) or " or ".join(choices)
-    return "; ".join(
-        part for part in (f"must be {allowed}" if allowed else "", info.description or "") if part
-    )
+    must = f"must be {allowed(info)}" if allowed(info) else ""
+    return "; ".join(part for part in (must, info.description or "") if part)
 
 
 def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
-    allowed = _allowed(info)
+    hint = _hint(info)
     if fault["type"] in (
         "greater_than",
         "greater_than_equal",
@@ -284,5 +344,5 @@ def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
         "less_than_equal",
         "literal_error",
     ):
-        return allowed
-    return f"{message[0].lower()}{message[1:]}" + (f" ({allowed})" if allowed else "")
+        return hint
+    return f"{message[0].lower()}{message[1:]}" + (f" ({hint})" if hint else "")
