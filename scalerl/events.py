@@ -9,9 +9,10 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from scalerl.errors import InputError
 
@@ -37,13 +38,13 @@ class EventLog:
         self._last = {"clock": 0.0, "gpu_h": 0.0}
         self._lock, self._closed = threading.Lock(), threading.Event()
         self.seq = 0
-        self._file = None
+        self._file, self._torn = None, False
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torn = _ends_mid_line(path)
-            self._file = path.open("a", encoding="utf-8")
-            if torn:  # a killed run left half a line: end it, so that only that line is unreadable
-                self._file.write("\n")
+            # A killed run, or a full disk, left half a line: the next one ends it, and only that is unreadable.
+            self._torn = _ends_mid_line(path)
+            # unbuffered: what a full disk refuses is not tried again, half, when the file is closed
+            self._file = path.open("ab", buffering=0)
             threading.Thread(target=self._beat, daemon=True).start()
 
     def emit(self, kind: str, *, clock: float, gpu_h: float, **fields: Any) -> None:
@@ -81,14 +82,18 @@ class EventLog:
         with self._lock:
             self._last_write = time.monotonic()
             if self._file is not None:
-                line = json.dumps(event, separators=(",", ":"), allow_nan=False)
-                self._file.write(line + "\n")
-                self._file.flush()
+                line = json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n"
+                rest = memoryview(("\n" + line if self._torn else line).encode())
+                self._torn = True
+                while rest:  # in one go, but where the disk takes only a part
+                    rest = rest[self._file.write(rest) :]
+                self._torn = False
 
     def _beat(self) -> None:
         while not self._closed.wait(HEARTBEAT_S / 5):
             if time.monotonic() - self._last_write >= HEARTBEAT_S:
-                self._write({"v": FORMAT, "t": self._now(), **self._last, "kind": "heartbeat"})
+                with suppress(OSError):  # a disk that is full: the next event says so
+                    self._write({"v": FORMAT, "t": self._now(), **self._last, "kind": "heartbeat"})
 
 
 def _ends_mid_line(path: Path) -> bool:
@@ -117,8 +122,13 @@ def parse_lines(path: Path) -> Iterator[Event]:
 
 def read_events(path: Path) -> list[Event]:
     """The surviving timeline: numbered events in order of `seq`, without what a later `resume` voided."""
+    return surviving(parse_lines(path))
+
+
+def surviving(events: Iterable[Event]) -> list[Event]:
+    """`read_events` of events that have been read already, or of a piece of a log."""
     alive: list[Event] = []
-    for event in parse_lines(path):
+    for event in events:
         if event["kind"] == "resume":
             start = event.get("from_seq", 0)
             if not isinstance(start, int):
@@ -148,7 +158,7 @@ def lost_evaluations(events: list[Event], evaluation_set: str = "validation") ->
     return len(asked) - len(evaluations(events, evaluation_set))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether a field holds a finite number."""
     try:
         return (

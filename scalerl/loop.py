@@ -6,6 +6,7 @@ are written here once. The first failure of either coroutine, or of any task the
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -81,6 +82,10 @@ class Loop:
                     task.cancel()
         except* Exception as group:
             cause = _first(group)
+            if isinstance(cause, OSError) and not isinstance(cause, ConnectionError | TimeoutError):
+                with suppress(OSError):  # the log may be what cannot be written
+                    self.emit("fault", cause=cannot_write(cause), error=type(cause).__name__)
+                raise RunFailed(cannot_write(cause)) from cause
             said = (str(cause).splitlines() or [""])[0]
             self.emit("fault", cause=said, error=type(cause).__name__)
             raise RunFailed(f"{type(cause).__name__}: {said}") from cause
@@ -312,7 +317,20 @@ class Loop:
         if self.checkpoints is None:
             return
         self.state.next_seq, self.state.clock = self.log.seq, self.world.clock.now()
-        save_checkpoint(self.checkpoints, self.state, self.world, self.recipe.algorithm_id())
+        try:
+            save_checkpoint(self.checkpoints, self.state, self.world, self.recipe.algorithm_id())
+        except Exception as error:
+            if "(os error " in str(
+                error
+            ):  # so a library in Rust, as safetensors is, tells of a full disk
+                raise OSError(str(error)) from error
+            raise
+
+
+def cannot_write(error: OSError) -> str:
+    """What to do when a file of the run cannot be written."""
+    where = f" {error.filename}" if error.filename else " the run folder"
+    return f"cannot write{where}: {error.strerror or error}: make room or mend that, then resume the run"
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:

@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.curves.curve import curve_of_run, fit_curve
-from scalerl.errors import Deadlock, InputError
+from scalerl.errors import Deadlock, InputError, RunFailed
 from scalerl.events import Event, EventLog, evaluations, read_events
 from scalerl.fit import FitError, SigmoidFit
-from scalerl.loop import Control, Loop
+from scalerl.loop import Control, Loop, cannot_write
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
 from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
@@ -43,8 +44,10 @@ def runs_root() -> Path:
     return Path(os.environ.get("SCALERL_RUNS", "runs"))
 
 
-def choose_folder(plan: Plan, plans: int, out: Path | None) -> Path:
+def choose_folder(plan: Plan, plans: int, out: Path | None, taken: Collection[Path] = ()) -> Path:
     """Where a plan's run goes: an unfinished run of the same recipe is taken up, a finished one never overwritten.
+
+    taken: folders of runs that were started a moment ago, and may hold nothing yet.
 
     Raises:
         InputError: `out` holds a finished run, or an unfinished one of another recipe.
@@ -63,12 +66,22 @@ def choose_folder(plan: Plan, plans: int, out: Path | None) -> Path:
         return folder
     first = runs_root() / plan.name / plan.arm / f"seed-{plan.recipe.seed}"
     folder, attempt = first, 1
-    while is_begun(folder) and (
-        is_finished(folder) or is_locked(folder) or differing_keys(folder, plan.recipe)
+    while folder in taken or (
+        is_begun(folder)
+        and (is_finished(folder) or is_locked(folder) or differing_keys(folder, plan.recipe))
     ):
         attempt += 1
         folder = first.with_name(f"{first.name}.{attempt}")
     return folder
+
+
+def begin(folder: Path, recipe: Recipe) -> None:
+    """Put a recipe into its run folder, unless one is there: from now on it is a run to be taken up."""
+    if not is_begun(folder):
+        # renamed when complete, so that a begun run has a whole recipe
+        draft = folder / ".recipe.toml"
+        draft.write_text(to_toml(recipe.model_dump(mode="json")))
+        draft.rename(folder / "recipe.toml")
 
 
 def is_begun(folder: Path) -> bool:
@@ -106,16 +119,13 @@ def run(
     """Run, or take up, one plan in its folder.
 
     Raises:
-        InputError: the folder is in use, or code was not allowed. RunFailed: the first failure, in one line.
+        InputError: the folder is in use, or code was not allowed. RunFailed: the first failure, in one line; a full
+            disk is one.
     """
     recipe = plan.recipe
     world = open_world(recipe, allow_code=allow_code)
-    with locked(folder):
-        if not is_begun(folder):
-            # renamed when complete, so that a begun run has a whole recipe
-            draft = folder / ".recipe.toml"
-            draft.write_text(to_toml(recipe.model_dump(mode="json")))
-            draft.rename(folder / "recipe.toml")
+    with _writing(), locked(folder):
+        begin(folder, recipe)
         state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))
         checkpoint = newest_checkpoint(folder / "checkpoints")
         if checkpoint is not None:
@@ -137,6 +147,15 @@ def run(
             raise
         finally:
             log.close()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """A file that cannot be written, outside the loop: the lock, the recipe, the last lines of the log."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(cannot_write(error)) from error
 
 
 async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
@@ -180,24 +199,41 @@ def locked(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context((folder / "lock").open("w"))
+            file = held.enter_context((folder / "lock").open("a"))
         except OSError as error:
             raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder} is in use by a run that is still going: choose another --out"
-            ) from None
+        for patience in (0.05, 0.05, None):  # somebody may just be looking whether it is held
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if patience is None:
+                    raise InputError(
+                        f"{folder} is in use by a run that is still going: choose another --out"
+                    ) from None
+                time.sleep(patience)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield
 
 
-def is_locked(folder: Path) -> bool:
+def holder(folder: Path) -> int | None:
+    """The process that runs in a folder; None when there is none, 0 when it does not say which it is."""
     try:
-        with locked(folder):
-            return False
-    except InputError:
-        return True
+        with (folder / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            except BlockingIOError:
+                said = file.read().strip()
+                return int(said) if said.isdecimal() else 0
+    except OSError:
+        return None
+
+
+def is_locked(folder: Path) -> bool:
+    return holder(folder) is not None
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

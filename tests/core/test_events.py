@@ -17,6 +17,7 @@ from scalerl.events import (
     lost_evaluations,
     parse_lines,
     read_events,
+    surviving,
 )
 
 AT: dict[str, Any] = {"clock": 0.0, "gpu_h": 0.0}
@@ -164,6 +165,62 @@ def test_a_torn_line_costs_itself_only(tmp_path: Path, cut: int) -> None:
     assert len(list(parse_lines(path))) == (3 if cut == -1 else 2)
 
 
+class FullDisk:
+    """A file that takes so many bytes, then none until there is room again."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.taken = room, b""
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        part = bytes(data[: self.room])
+        self.taken += part
+        self.room -= len(part)
+        return len(part)
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_a_full_disk_cut_costs_one_line(tmp_path: Path) -> None:
+    """The half line is not written again, nor does it swallow the next one."""
+    log = EventLog(tmp_path / "events.jsonl")
+    assert log._file is not None
+    log._file.close()
+    disk: Any = FullDisk(100)
+    log._file = disk
+    log.emit("run", **AT)
+    with pytest.raises(OSError, match="No space left"):
+        log.emit("update", **AT, text="x" * 200)
+    assert len(disk.taken) == 100
+    with pytest.raises(OSError, match="No space left"):
+        log.emit("update", **AT)
+    disk.room = 10_000
+    log.emit("fault", **AT)
+    log.emit("done", **AT)
+    log.close()
+    path = tmp_path / "kept.jsonl"
+    path.write_bytes(disk.taken)
+    assert [e["kind"] for e in parse_lines(path)] == ["run", "fault", "done"]
+
+
+def test_a_heartbeat_that_cannot_be_written_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalerl.events.HEARTBEAT_S", 0.05)
+    log = EventLog(tmp_path / "events.jsonl")
+    assert log._file is not None
+    log._file.close()
+    disk: Any = FullDisk(0)
+    log._file = disk
+    sleep(0.2)
+    disk.room = 10_000
+    sleep(0.2)  # the thread goes on, and there is room again
+    log.close()
+    assert b"heartbeat" in disk.taken
+
+
 def test_an_empty_file_is_not_torn(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.touch()
@@ -235,6 +292,7 @@ def test_a_resume_voids_what_came_after_its_checkpoint(
     tmp_path: Path, lines: list[str], marks: list[int]
 ) -> None:
     alive = read_events(write(tmp_path / "events.jsonl", *lines))
+    assert alive == surviving([json.loads(line) for line in lines])
     assert [e["mark"] for e in alive] == marks
     assert [e["seq"] for e in alive] == list(range(len(alive)))
 

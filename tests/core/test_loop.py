@@ -6,6 +6,7 @@ import pytest
 from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_recipe
 
 from scalerl.errors import Deadlock, GeneratorLost, RunFailed
+from scalerl.events import Event
 from scalerl.loop import Control
 from scalerl.rollout import Group
 from scalerl.state import LoopState, Ticket, load_checkpoint, newest_checkpoint
@@ -215,6 +216,49 @@ def test_the_first_failure_ends_the_run_with_its_cause(script: Script, said: str
         play(scripted_recipe(), script, listen=events.append)
     assert "\n" not in str(failure.value)
     assert [e["kind"] for e in events][-1] == "fault"
+
+
+ENOSPC = 28
+
+
+class Disk(ScriptedWorld):
+    """A world whose part of a checkpoint cannot be saved."""
+
+    error: Exception
+
+    def save(self, folder: Path) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(ENOSPC, "No space left on device"), "cannot write the run folder: No space left on device: make"),
+        (OSError(ENOSPC, "No space left on device", "w.bin"), "cannot write w.bin: No space left on device: make"),
+        # as safetensors says it
+        (ValueError("I/O error: File too large (os error 27)"), "cannot write the run folder: I/O error: File too"),
+        (ValueError("no such tensor"), "ValueError: no such tensor"),
+        (ConnectionResetError(104, "reset by peer"), "ConnectionResetError: [Errno 104] reset by peer"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_cannot_be_written_says_so_and_what_to_do(
+    error: Exception, said: str, tmp_path: Path
+) -> None:
+    """And an error that is no full disk is not taken for one."""
+    heard: list[Event] = []
+    world = type("Broken", (Disk,), {"error": error})
+    with pytest.raises(RunFailed) as failure:
+        play(
+            scripted_recipe(),
+            Script(),
+            checkpoints=tmp_path,
+            world_class=world,
+            listen=heard.append,
+        )
+    sentence = str(failure.value)
+    assert sentence.startswith(said)
+    assert sentence.endswith("then resume the run") is ("cannot write" in said)
+    assert heard[-1]["kind"] == "fault" and sentence.endswith(heard[-1]["cause"])
 
 
 def test_a_world_that_waits_for_ever_is_an_error_not_a_hang(
