@@ -92,23 +92,23 @@ def joined(parts: Sequence[Row], between: str = "  ") -> Row:
 
 def led(lead: Row, words: str, width: int, role: str = "") -> list[Row]:
     """A paragraph that begins with some spans; its later rows begin at the left edge."""
-    start = row_width(lead)
-    first, *rest = wrapped("x" * start + words if start else words, width, role)
-    return [[*lead, (text(first)[start:], role)], *rest]
+    first, *rest = wrapped(words, width, role, taken=row_width(lead))
+    return [cut([*lead, *first], width), *rest]
 
 
-def wrapped(words: str, width: int, role: str = "", indent: str = "") -> list[Row]:
+def wrapped(words: str, width: int, role: str = "", indent: str = "", taken: int = 0) -> list[Row]:
     """A paragraph as rows of at most `width` cells, of a character at least; a word longer than that is cut.
 
-    indent: before every row but the first, where the rows have room for it.
+    indent: before every row but the first, where the rows have room for it. taken: cells of the first row that
+    something else fills.
     """
     width, indent = max(width, 1), indent if 2 * cell_len(indent) <= width else ""
     lines: list[str] = []
-    line, gap = "", ""
+    line, gap, room = "", "", width - taken
     for word in map(printable, words.split()):
-        if gap and cell_len(line + gap + word) > width:
+        if (gap or room < width) and cell_len(line + gap + word) > room:
             lines.append(line)
-            line, gap = indent, ""
+            line, gap, room = indent, "", width
         while cell_len(line + gap + word) > width and len(word) > 1:
             piece = set_cell_size(word, width - cell_len(line)).rstrip() or word[0]
             lines.append(line + piece)

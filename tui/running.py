@@ -16,6 +16,7 @@ from scalerl.events import Event
 from scalerl.loop import Control
 from scenarios.runs import RunResult, choose_folder, run
 from scenarios.scenario import Plan, plan
+from tui.child import obey
 from tui.curve import plot_curve
 from tui.fitting import fit_sentence, knee_warning
 
@@ -31,15 +32,21 @@ def run_plans(
     arm: str | None = None,
     seeds: int | None = None,
     allow_code: bool = False,
+    leash: bool = False,
     as_json: bool = False,
 ) -> list[RunResult]:
-    """Every run that was asked for, one after the other; a stop ends the rest too."""
+    """Every run that was asked for, one after the other; a stop ends the rest too.
+
+    leash: take commands on stdin, and stop when it closes.
+    """
     plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
     # all refusals before the first run
     folders = [choose_folder(each, len(plans), out) for each in plans]
     console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
+        if leash:
+            obey(control)
         for each, folder in zip(plans, folders, strict=True):
             display = Display(console, each, folder, silent=as_json)
             try:

@@ -11,7 +11,7 @@ _COLOURS = {
         "data": "#56B4E9",
         "fit": "#E69F00",
         "ahead": "#E69F00",
-        "band": "#7A6A45",
+        "band": "#7E6E48",
         "pinned": "#CC79A7",
         "paper": "#9A8FE0",
         "ok": "#00B886",
@@ -20,10 +20,10 @@ _COLOURS = {
         "muted": "#8B949E",
     },
     LIGHT: {
-        "data": "#0072B2",
-        "fit": "#B35900",
-        "ahead": "#B35900",
-        "band": "#C9AE84",
+        "data": "#006FAD",
+        "fit": "#A65200",
+        "ahead": "#A65200",
+        "band": "#96804F",
         "pinned": "#A14A7C",
         "paper": "#5B4BB5",
         "ok": "#00724F",
@@ -77,9 +77,9 @@ def themes() -> list[Theme]:
         ),
         Theme(
             name=LIGHT,
-            primary="#0072B2",
+            primary="#006FAD",
             secondary="#A14A7C",
-            accent="#B35900",
+            accent="#A65200",
             success="#00724F",
             warning="#7A6A00",
             error="#B34700",
@@ -108,9 +108,10 @@ def themes() -> list[Theme]:
 
 def role_styles(theme: str, dark: bool) -> dict[str, Style]:
     """Style of every role; a theme of Textual's own takes the colours of ours of the same darkness."""
-    colours = _COLOURS.get(theme) or _COLOURS[
-        ANSI if theme.startswith("ansi") else DARK if dark else LIGHT
-    ]
+    colours = (
+        _COLOURS.get(theme)
+        or _COLOURS[ANSI if theme.startswith("ansi") else DARK if dark else LIGHT]
+    )
     found = {role: Style(color=colour) for role, colour in colours.items()}
     found["strong"] = Style(bold=True)
     found["key"] = Style(bold=True, color=colours["fit"])

@@ -31,6 +31,7 @@ class Panel(Widget):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._shown: list[Row] = []
+        self._styles: tuple[str, dict[str, Style]] = ("", {})  # of a theme, by role
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         """What stands in the pane now, at most `height` rows of `width` cells."""
@@ -54,10 +55,6 @@ class Panel(Widget):
         self._shown = []
         self.redraw()
 
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self.__dict__.pop("_styles_of", None)
-
     def render_line(self, y: int) -> Strip:
         base = self.rich_style
         width = self.size.width
@@ -68,12 +65,10 @@ class Panel(Widget):
         return Strip(segments).adjust_cell_length(width, base)
 
     def _role_styles(self) -> dict[str, Style]:
-        name = self.app.theme
-        cached = self.__dict__.get("_styles_of")
-        if cached is None or cached[0] != name:
-            cached = (name, role_styles(name, self.app.current_theme.dark))
-            self.__dict__["_styles_of"] = cached
-        return cached[1]
+        theme = self.app.current_theme
+        if self._styles[0] != theme.name:
+            self._styles = (theme.name, role_styles(theme.name, theme.dark))
+        return self._styles[1]
 
     @property
     def plain(self) -> str:
