@@ -1,4 +1,4 @@
-# make learn   train the tiny policy with the whole ScaleRL recipe and show its scaling curve
+# make learn   open the screens: the tiny policy, the whole ScaleRL recipe, its scaling curve, live
 # make test    lint, type-check and test everything
 # make setup   only install, into .venv
 # make invariants  every invariant of our own code, with ten times the examples (about ten minutes)
@@ -6,6 +6,9 @@
 # make calibration  how often the intervals of a fit hold on simulated runs (about a quarter of an hour)
 # make published    the paper's curves under our fit
 # make figures      the figures of docs/forecasting.md
+# make bench-tui    keys, start, attaching and replaying beside a run at full speed (four minutes)
+# make e2e          the screens in a real terminal and a real browser (needs tmux and Chromium)
+# make glossary     docs/metrics.md from the glossary;  make recordings: the bundled runs;  make screens: pictures of the screens
 # make curve   the default run on seeds 0 to 7, scored (about five minutes on two cores)
 
 PYTHON ?= python3
@@ -15,7 +18,8 @@ BIN := $(VENV)/bin
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup invariants mutants calibration published figures curve bench clean another-torch
+.PHONY: learn test setup invariants mutants calibration published figures curve bench bench-tui e2e glossary \
+	recordings screens clean another-torch
 
 learn: $(VENV)/ready
 	@$(BIN)/scalerl
@@ -52,6 +56,31 @@ figures: $(VENV)/ready-test
 
 bench: $(VENV)/ready-test
 	$(BIN)/python tests/benchmarks/bench_fit.py
+	$(BIN)/python tests/benchmarks/bench_raster.py
+
+bench-tui: $(VENV)/ready-test
+	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_tui.py
+
+e2e: $(VENV)/ready-test
+	@$(PIP) --editable '.[test,e2e]'
+	@for tool in tmux chromium; do command -v $$tool > /dev/null || \
+		if [ "$$(id -u)" = 0 ]; then apt-get install -y $$tool; \
+		else echo "$$tool is needed: sudo apt-get install $$tool"; exit 2; fi || exit 2; done
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e
+
+glossary: $(VENV)/ready
+	$(BIN)/python -c "from pathlib import Path; from scalerl.glossary import markdown; \
+		Path('docs/metrics.md').write_text(markdown(), encoding='utf-8')"
+
+RECORDED := tui/recordings
+recordings: $(VENV)/ready
+	rm -rf runs/recorded
+	$(BIN)/scalerl run tiny --out runs/recorded/tiny > /dev/null
+	$(BIN)/scalerl run tiny length.kind=none site.thinking_tokens=24 --out runs/recorded/truncated > /dev/null
+	for name in tiny truncated; do gzip -9nc runs/recorded/$$name/events.jsonl > $(RECORDED)/$$name.jsonl.gz; done
+
+screens: $(VENV)/ready-test
+	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/screens.py
 
 $(VENV)/ready: pyproject.toml constraints.txt $(if $(TORCH_INDEX),another-torch)
 	@echo "installing into $(VENV) (once; the first time takes a minute or more)"

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from scalerl.curves.alarms import ALPHA, GRAVEST_FIRST, Alarm, alarms
-from scalerl.curves.curve import Curve, pool, thinned
+from scalerl.curves.curve import Curve, amount, pool, thinned
 from scalerl.curves.prompts import between_prompts
 from scalerl.curves.region import LEVEL, noise_of, noise_within
 from scalerl.curves.rivals import Rival, rivals
@@ -251,10 +251,10 @@ def judge(curve: Curve, known: Uncertainty, found: Sequence[Alarm]) -> tuple[Ver
     if fit.at_edge:
         return "not_identifiable", "a limit of the search chose A, B or C_mid, not the points"
     if not fit.knee_seen(curve.last_C):
-        last = f"the last C, {curve.last_C:,.6g} {curve.unit}"
+        last = f"the last C, {amount(curve.last_C)} {curve.unit}"
         return "not_identifiable", f"{last}, is below twice C_mid: the ceiling has not been seen"
     if fit.C_mid < curve.C_N[0]:
-        first = f"the first C, {curve.C_N[0]:,.6g} {curve.unit}"
+        first = f"the first C, {amount(float(curve.C_N[0]))} {curve.unit}"
         return "not_identifiable", f"{first}, is above C_mid: the rise has not been seen"
     A = known.A()
     assert A.lo is not None and A.hi is not None  # a ceiling always has ends

@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 from scripted import Script, play, scripted_recipe
+from textual.binding import Binding
 from typer.testing import CliRunner
 
 from scalerl.invariants import check_loss
 from scalerl.losses import LOSSES
+from tui.app import ScalerlApp
 from tui.cli import app
+from tui.screens.dashboard import Dashboard
+from tui.screens.home import HomeScreen
+from tui.screens.run_keys import RunKeys
+from tui.widgets.fit_panel import FitPanel
+from tui.widgets.lines import ScrubBar
+from tui.widgets.plot import PlotPanel
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -102,3 +110,38 @@ def test_measured_tables_stand_where_the_forecasting_page_says(block: str) -> No
     text = (ROOT / "docs/forecasting.md").read_text()
     table = text.partition(f"<!-- {block} -->")[2].partition(f"<!-- end of {block} -->")[0]
     assert sum(line.startswith("| ") for line in table.splitlines()) > 15
+
+
+def test_the_page_of_the_screens_names_every_key_and_no_other() -> None:
+    page = (ROOT / "docs/screens.md").read_text()
+    told = set(re.findall(r"`([^`]+)`", page[page.index("## Keys") : page.index("## What a run")]))
+    told |= {"2", "3", "4", "5"}  # of "`1` to `6`"
+    bound = {
+        KEYS.get(key, key)
+        for owner in (ScalerlApp, HomeScreen, Dashboard, RunKeys, ScrubBar, PlotPanel, FitPanel)
+        for binding in owner.BINDINGS
+        if isinstance(binding, Binding) and binding.description
+        for key in binding.key.split(",")
+    }
+    # what lists and scrolled text do with keys is not told, nor second keys of one action
+    assert bound - told == {"shift+↑", "shift+↓", "ctrl+q", "f1", "=", "j", "k", "enter"} - told
+    assert told - bound == {"ctrl+p", "tab"}
+
+
+KEYS = {
+    "question_mark": "?",
+    "escape": "esc",
+    "slash": "/",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "comma": ",",
+    "full_stop": ".",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    **{
+        f"{shift}{name}": f"{shift}{arrow}"
+        for shift in ("", "shift+")
+        for name, arrow in zip(("up", "down", "left", "right"), "↑↓←→", strict=True)
+    },
+}

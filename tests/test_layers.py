@@ -19,22 +19,39 @@ ONLY = {
     "ray": {"backend"},
     "vllm": {"backend"},
     "textual": {"tui"},
+    "textual_serve": {"tui"},
     "typer": {"tui"},
     "rich": {"tui"},
     "matplotlib": {"tui"},
     "hypothesis": {"scalerl"},  # and there only in `invariants`, below
 }
+# The rooms of `tui`, each with those that it may know. Screens are known to the app alone.
+ROOMS = {
+    "words": set(),
+    "recordings": set(),
+    "watch": {"words"},
+    "edit": {"words"},
+    "show": {"words", "watch"},
+    "compare": {"words", "watch", "show"},
+    "commands": {"words", "watch", "show", "compare"},
+    "widgets": {"words", "watch", "show", "edit"},
+    "screens": {"words", "recordings", "watch", "show", "edit", "compare", "widgets", "app"},
+}
 # The one place that opens a world, and what names its parts for a person (`pretrain`, `doctor`).
-KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/pretraining.py", "tui/doctor.py"}
+KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/commands/pretraining.py", "tui/commands/doctor.py"}
 CORE_WITHOUT_TORCH = """
     recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
-    metrics errors user_code pytest_plugin forecast
+    metrics errors user_code pytest_plugin forecast glossary
 """.split()  # noqa: SIM905
 TORCH_FREE = [
     *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),
     *(f"scalerl.curves.{path.stem}" for path in sorted((ROOT / "scalerl/curves").glob("[!_]*.py"))),
     *(f"scenarios.{path.stem}" for path in sorted((ROOT / "scenarios").glob("*.py")) if path.stem != "__init__"),
-    *(f"tui.{path.stem}" for path in sorted((ROOT / "tui").glob("*.py")) if path.stem != "__init__"),
+    *(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "tui").rglob("*.py"))
+        if path.stem != "__init__"
+    ),
 ]  # fmt: skip
 
 
@@ -62,6 +79,17 @@ def test_imports_go_down_only(path: Path) -> None:
         if top in BELOW and top != package:
             assert top in BELOW[package], f"{package} must not import {top}"
         assert package in ONLY.get(top, {package}), f"{package} must not import {top}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_rooms_of_tui_know_only_those_below(room: str) -> None:
+    place = ROOT / "tui" / room
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]:
+        known = {name.split(".")[1] for name in imports(path) if name.startswith("tui.")}
+        assert known - {room} <= ROOMS[room], path
+        textual = any(name.partition(".")[0] == "textual" for name in imports(path))
+        assert not textual or room in ("widgets", "screens", "show"), path
+        assert not textual or room != "show" or path.stem == "themes", path
 
 
 def test_a_run_needs_no_test_library() -> None:

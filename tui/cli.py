@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tui.cli_curves import compare_command, fit_command
+from tui.cli_screens import Theme, has_terminal, open_app, serve_command, watch_command
 from tui.console import INTERRUPTED, Json, errors, fail
 
 app = typer.Typer(
@@ -22,12 +23,22 @@ app = typer.Typer(
 )
 app.command("fit")(fit_command)
 app.command("compare")(compare_command)
+app.command("watch")(watch_command)
+app.command("serve")(serve_command)
 
 
 @app.callback(invoke_without_command=True)
-def bare(context: typer.Context) -> None:
-    """Without a command: run the scenario `tiny` and show its scaling curve."""
-    if context.invoked_subcommand is None:
+def bare(
+    context: typer.Context,
+    demo: Annotated[bool, typer.Option("--demo", help="Replay the bundled recording.")] = False,
+    theme: Theme = None,
+) -> None:
+    """Without a command: the screens; without a terminal, the scenario `tiny` and its scaling curve as text."""
+    if context.invoked_subcommand is not None:
+        return
+    if demo or theme is not None or has_terminal():
+        open_app(theme=theme, demo=demo)
+    else:
         run("tiny")
 
 
@@ -64,6 +75,7 @@ def run_command(
         typer.Option("--allow-code", help="Import the Python functions that the recipe names."),
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List what can be run by name.")] = False,
+    leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """Run a scenario, a named recipe or a recipe file; resumes if DIR holds an unfinished run."""
@@ -80,6 +92,7 @@ def run_command(
             arm=arm,
             seeds=seeds,
             allow_code=allow_code,
+            leash=leash,
             as_json=as_json,
         )
 
@@ -147,7 +160,7 @@ def check_command(
     as_json: Json = False,
 ) -> None:
     """Search for inputs on which a policy loss of yours breaks a law that it should obey."""
-    from tui.checking import check_function, list_laws
+    from tui.commands.checking import check_function, list_laws
 
     with errors():
         if list_:
@@ -180,7 +193,7 @@ def check_command(
 @app.command("doctor")
 def doctor_command(as_json: Json = False) -> None:
     """Say what this machine can run."""
-    from tui.doctor import examine, show
+    from tui.commands.doctor import examine, show
 
     checks = examine()
     show(checks, as_json=as_json)
@@ -207,7 +220,7 @@ def pretrain_command(
     ] = None,
 ) -> None:
     """Rebuild the start policy of the tiny world by supervised learning (about three minutes)."""
-    from tui.pretraining import pretrain_with_progress
+    from tui.commands.pretraining import pretrain_with_progress
 
     with errors():
         pretrain_with_progress(out, seed, steps)
@@ -217,7 +230,7 @@ def run(
     name: str, overrides: list[str] | None = None, *, as_json: bool = False, **options: Any
 ) -> None:
     """Plan, run and report; the exit status says how it ended."""
-    from tui.running import run_plans
+    from tui.commands.running import run_plans
 
     with errors():
         results = run_plans(name, overrides or [], as_json=as_json, **options)

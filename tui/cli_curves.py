@@ -94,8 +94,8 @@ def fit_command(
     as_json: Json = False,
 ) -> None:
     """Fit the sigmoid R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B), and say what it is worth."""
-    from tui.fitting import FitRequest, amounts, fit, list_published
-    from tui.recording import show_record
+    from tui.commands.fitting import FitRequest, amounts, fit, list_published
+    from tui.commands.recording import show_record
 
     with errors():
         if source is not None and (list_ or record):
@@ -156,8 +156,8 @@ def compare_command(
     as_json: Json = False,
 ) -> None:
     """Compare curves: ceilings, speed, who wins at which budget, and what differs in the recipes."""
-    from tui.comparing import compare
-    from tui.fitting import amounts
+    from tui.commands.comparing import compare
+    from tui.commands.fitting import amounts
 
     with errors():
         compare(

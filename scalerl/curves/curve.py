@@ -163,9 +163,10 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
 def _passes(event: Event) -> list[int]:
     """Passes of each prompt; empty where the event does not have them, or cannot be right."""
     passes, k = event.get("passes"), event.get("k")
-    if not (isinstance(passes, list) and isinstance(k, int) and 0 < k < 2**31):
+    if not (isinstance(passes, list) and passes and isinstance(k, int) and 0 < k < 2**31):
         return []
-    return passes if all(isinstance(q, int) and 0 <= q <= k for q in passes) else []
+    whole = set(map(type, passes)) <= {int, bool}  # by type: long runs have a million of them
+    return passes if whole and min(passes) >= 0 and max(passes) <= k else []
 
 
 def _standard_error(event: Event) -> float:
@@ -254,6 +255,11 @@ def pool(curves: Sequence[Curve], name: str) -> Curve:
         recipe=curves[0].recipe,
         run_N=np.repeat(np.arange(len(curves)), [len(each.C_N) for each in curves])[order_N],
     )
+
+
+def amount(C: float) -> str:
+    """An amount of compute for a person: 10,767 from a thousand on, four digits below."""
+    return f"{C:,.0f}" if C >= 1000 else f"{C:.4g}"
 
 
 def thinned(full: Curve, most: int = MOST_POINTS) -> Curve:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tui.raster import Band, Layer, Level, Line, Points, natural_view, raster
+from tui.show.raster import Band, Layer, Level, Line, Points, natural_view, raster
 
 FEW, MANY, MOST = 75, 100_000, 6.0
 WIDTH, HEIGHT = 100, 30

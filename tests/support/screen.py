@@ -1,5 +1,6 @@
 """What a Textual app shows, as text and colours, and the moment at which it shows something."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,19 +23,27 @@ def screen_text(app: App) -> str:
 
 
 async def until(pilot: Pilot[Any], wanted: str | Callable[[str], bool]) -> str:
-    """The screen's text once it holds the words, or is as wanted.
+    """The screen's text once it holds the words, on one line or on two, or is as wanted.
 
     Raises:
         AssertionError: with the screen, if that does not come.
     """
     last = time.monotonic() + PATIENCE_S
-    while True:
-        await pilot.pause()
+    while True:  # not `pilot.pause`, which waits for an app that never rests
         text = screen_text(pilot.app)
-        if wanted in text if isinstance(wanted, str) else wanted(text):
+        if wanted(text) if callable(wanted) else wanted in text or wanted in " ".join(text.split()):
             return text
         assert time.monotonic() < last, f"{wanted!r} did not come:\n{text}"
-        await pilot.pause(0.005)
+        await asyncio.sleep(0.005)
+
+
+async def settle(pilot: Pilot[Any], seconds: float = 0.3) -> None:
+    """Until the screen has been the same for so long: footers and fits are made beside it."""
+    text, since = screen_text(pilot.app), time.monotonic()
+    while time.monotonic() - since < seconds:
+        await asyncio.sleep(0.02)
+        if (now := screen_text(pilot.app)) != text:
+            text, since = now, time.monotonic()
 
 
 def chromatic(app: App) -> set[str]:

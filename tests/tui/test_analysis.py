@@ -9,7 +9,7 @@ from logs import eval_event, whole_run
 
 from scalerl.curves.alarms import Alarm
 from scalerl.events import Event
-from tui.analysis import (
+from tui.watch.analysis import (
     NOTHING,
     Analysis,
     Stage,
@@ -19,7 +19,7 @@ from tui.analysis import (
     shown_points,
     warm_up,
 )
-from tui.store import RunStore
+from tui.watch.store import RunStore
 
 
 @cache

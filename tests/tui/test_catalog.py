@@ -17,7 +17,7 @@ from logs import (
 from scalerl.errors import InputError
 from scalerl.events import Event
 from scenarios.runs import locked
-from tui.catalog import GLYPHS, RunSummary, beside, delete, runs, summary
+from tui.watch.catalog import GLYPHS, RunSummary, beside, delete, runs, summary
 
 RUN = whole_run(20, planned=100, status=None)
 NEXT = len(RUN)  # the next seq

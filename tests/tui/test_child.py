@@ -16,9 +16,9 @@ from scalerl.errors import InputError
 from scalerl.events import Event, parse_lines
 from scalerl.recipe import Recipe
 from scenarios.runs import begin, holder, run
-from tui import child
-from tui.catalog import summary
-from tui.child import ChildRun, ask_to_stop, last_words, start_run
+from tui.watch import child
+from tui.watch.catalog import summary
+from tui.watch.child import ChildRun, ask_to_stop, last_words, start_run
 
 PATIENCE_S = 120.0
 SHORT = ("site.updates=30", "site.evaluation.every_updates=15")

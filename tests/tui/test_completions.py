@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from logs import sample_event
 from spoiled_logs import JSON
 
-from tui.completions import sample_rows
-from tui.rows import Row, row_width, text, texts
+from tui.show.completions import sample_rows
+from tui.show.rows import Row, row_width, text, texts
 
 
 def shown(width: int = 60, **changes: object) -> list[Row]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.fit import SigmoidFit, fit_sigmoid, sigmoid
-from tui.curve import plot_curve
+from tui.show.curve import plot_curve
 
 ROOT = Path(__file__).parents[2]
 LAW = {"R0": 0.4, "A": 0.61, "B": 1.95, "C_mid": 2_500.0}
@@ -236,6 +236,6 @@ def test_a_real_fit_fills_the_width(width):
 
 def test_importing_the_plot_loads_neither_torch_nor_textual():
     names = ("torch", "textual", "rich")
-    code = f"import sys, tui.curve; print([m for m in {names} if m in sys.modules])"
+    code = f"import sys, tui.show.curve; print([m for m in {names} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

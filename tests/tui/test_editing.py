@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scalerl.errors import InputError
 from scalerl.recipe import CustomLoss, Dapo, Recipe
 from scenarios.scenario import plan
-from tui.editing import Draft, exact, shown
-from tui.stepping import next_float, next_int
+from tui.edit.editing import Draft, exact, shown
+from tui.edit.stepping import next_float, next_int
 
 
 def recipe(*overrides: str, name: str = "scalerl") -> Recipe:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from scalerl.recipe import Recipe
 from scenarios.scenario import plan
 from tui.screens.editor import Edited, EditorScreen
-from tui.widgets.knobs import duration, key_rows
+from tui.widgets.knobs import key_rows
 
 SMALL, LARGE = (80, 24), (120, 36)
 UNSET = Edited((), "save")  # what no editor answers: a file always has a path
@@ -103,12 +103,12 @@ def test_choices_stand_in_the_row_and_arrows_move_along_them() -> None:
 
 def test_the_estimate_follows_the_number_of_updates() -> None:
     async def talk(app: Host, pilot: Pilot[None]) -> None:
-        assert "about 3 min 44 s" in (await press(app, pilot, "down"))[1]  # 112 * 2 s
+        assert "about 3m44s" in (await press(app, pilot, "down"))[1]  # 112 * 2 s
         lines = await press(app, pilot, "slash u p d a t e s enter")
         while "▸ site.updates" not in "\n".join(lines):
             lines = await press(app, pilot, "down")
         lines = await press(app, pilot, "enter 5 0 enter")
-        assert "about 1 min 40 s" in lines[1]
+        assert "about 1m40s" in lines[1]
         assert line(lines, "▸*site.updates").count("‹ 50 ›  was 112") == 1
 
     converse(talk, seconds=2.0)
@@ -274,15 +274,6 @@ def test_a_resize_closes_what_is_typed_and_keeps_the_rest() -> None:
         assert "‹ 5 ›" in screen_text(app) and "run as new" in screen_text(app)
 
     converse(talk)
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (40, 59.6, 190, 7500)] == [
-        "40 s",
-        "1 min 0 s",
-        "3 min 10 s",
-        "2 h 5 min",
-    ]
 
 
 def test_keys_take_the_rows_that_they_need() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import InputError
-from tui.feeds import (
+from tui.watch.feeds import (
     Feed,
     FileFeed,
     HttpFeed,
@@ -25,7 +25,7 @@ from tui.feeds import (
     SshFeed,
     open_feed,
 )
-from tui.follow import Follower, State
+from tui.watch.follow import Follower, State
 
 
 def until(true: Callable[[], bool]) -> None:

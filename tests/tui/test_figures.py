@@ -16,7 +16,7 @@ from scalerl.curves.sources import read_source
 from scalerl.errors import InputError
 from scalerl.fit import sigmoid
 from scalerl.forecast import Forecast, forecast
-from tui.figures import save_comparison, save_fit
+from tui.show.figures import save_comparison, save_fit
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -255,7 +255,7 @@ def test_matplotlib_is_loaded_when_a_figure_is_made_and_pyplot_never(tmp_path):
         "import sys, pathlib\n"
         "from scalerl.curves.sources import read_source\n"
         "from scalerl.forecast import forecast\n"
-        "from tui.figures import save_comparison\n"
+        "from tui.show.figures import save_comparison\n"
         "print('matplotlib' in sys.modules)\n"
         f"made = forecast(read_source({HUNDRED_K!r}).curves)\n"
         "save_comparison(pathlib.Path(sys.argv[1]), [made])\n"

@@ -7,11 +7,9 @@ import pytest
 from logs import eval_event, run_event, update_event, whole_run
 
 from scalerl.events import Event
-from tui.analysis import Analysis, analyse
-from tui.fit_layers import (
+from tui.show.fit_layers import (
     AHEAD,
     Axis,
-    Ghost,
     axis_of,
     fit_layers,
     footing,
@@ -19,10 +17,12 @@ from tui.fit_layers import (
     planned_compute,
     readout,
 )
-from tui.rows import row_width, text, texts
-from tui.scene import Scene, empty_scene
-from tui.store import RunStore
-from tui.view import Band, Layer, Level, Line, Mark, Points, Zone
+from tui.show.rows import row_width, text, texts
+from tui.show.view import Band, Layer, Level, Line, Mark, Points, Zone
+from tui.watch.analysis import Analysis, analyse
+from tui.watch.ghosts import Ghost
+from tui.watch.scene import Scene, empty_scene
+from tui.watch.store import RunStore
 
 HOURS = Axis("hours", np.zeros(0), np.zeros(0))
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.events import Event
-from tui.feeds import Restarted
-from tui.follow import Follower, State, duration
+from tui.watch.feeds import Restarted
+from tui.watch.follow import Follower, State
+from tui.words import duration
 
 
 class Fed:
@@ -318,7 +319,11 @@ def test_closing_closes_the_feed() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats()
+    | st.text(max_size=5),
     lambda inside: (
         st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3)
     ),

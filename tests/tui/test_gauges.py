@@ -11,7 +11,7 @@ from spoiled_logs import spoiled
 
 from scalerl.curves.alarms import TRUNCATION, truncation
 from scalerl.events import Event
-from tui.gauges import (
+from tui.show.gauges import (
     allowed_lag,
     busy_rows,
     lag_rows,
@@ -21,9 +21,9 @@ from tui.gauges import (
     truncation_rows,
     truncation_zone,
 )
-from tui.rows import Row, row_width, text, texts
-from tui.scene import Scene
-from tui.store import RunStore
+from tui.show.rows import Row, row_width, text, texts
+from tui.watch.scene import Scene
+from tui.watch.store import RunStore
 
 Panel = Callable[[Scene, int, int], list[Row]]
 PANELS: list[Panel] = [truncation_rows, lag_rows, busy_rows]
@@ -172,7 +172,7 @@ def test_idle_shares_and_what_a_cell_shows() -> None:
     assert texts(rows).splitlines() == [
         "gen x64   " + "█" * 20 + "   0% idle",
         "train x16 " + "·" * 7 + "▚" * 12 + "▒" + "  33% idle",
-        "last 90 s  █ generate  ▚ update  ▒ push…",
+        "last 90 s  █ generate  ▚ update  ▒ push",
     ]
     assert [row[-1][1] for row in rows[:2]] == ["muted", "watch"]  # above 30 %
 

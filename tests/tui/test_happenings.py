@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from logs import numbered, run_event, update_event
 
 from scalerl.curves.alarms import Alarm
-from tui.analysis import NOTHING
-from tui.happenings import Happening, gravest, happening_rows, happenings
-from tui.rows import row_width, text, texts
-from tui.scene import Scene
-from tui.store import RunStore
+from tui.show.happenings import happening_rows
+from tui.show.rows import row_width, text, texts
+from tui.watch.analysis import NOTHING
+from tui.watch.happenings import Happening, gravest, happenings
+from tui.watch.scene import Scene
+from tui.watch.store import RunStore
 
 HIGH = Alarm("truncated", "danger", 2.0, "update", "12.0% at worst", "above 10%", "interrupt")
 LOW = Alarm("residual", "danger", 6.5, "compute", "R = 0.4", "p = 0.001", "stop")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tui.overlay import Series, plot_overlay
+from tui.show.overlay import Series, plot_overlay
 
 # 12 lines: title, 8 rows, axis, labels, legend. The axes are those of test_curve: y 0.176..0.824 on
 # dots 31..0, so 0.8 in row 0, 0.5 in row 4, 0.2 in row 7; 28 columns from column 5 on, x 0..10 on

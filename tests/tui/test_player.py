@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.happenings import Happening
-from tui.player import FULL_S, Player, clock, column_time, scrub_rows
-from tui.rows import row_width, text, texts
+from tui.show.rows import row_width, text, texts
+from tui.show.scrub import column_time, scrub_rows
+from tui.watch.happenings import Happening
+from tui.watch.player import FULL_S, Player, clock
 
 
 def player(cursor: float = 0.0) -> Player:

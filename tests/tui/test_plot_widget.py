@@ -11,9 +11,9 @@ from textual.app import App, ComposeResult
 from textual.geometry import Offset
 from textual.pilot import Pilot
 
-from tui.canvas import Frame
-from tui.raster import Band, Layer, Level, Line, Mark, Points, Zone
-from tui.themes import DARK, themes
+from tui.show.canvas import Frame
+from tui.show.raster import Band, Layer, Level, Line, Mark, Points, Zone
+from tui.show.themes import DARK, themes
 from tui.widgets.plot import PlotPanel
 
 C = np.linspace(10.0, 220.0, 22)  # every 10

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.raster import (
+from tui.show.raster import (
     Band,
     Layer,
     Level,
@@ -21,7 +21,7 @@ from tui.raster import (
     natural_view,
     raster,
 )
-from tui.rows import row_width, text
+from tui.show.rows import row_width, text
 
 # 40 x 11: heading, 8 rows, axis and labels. y labels are "0.2": margin 4, the axis in column 4; the
 # unit keeps 7 columns free at the right, so 40 - 5 - 7 = 28 columns, x on dots 2..53, y on 31..0.
@@ -102,10 +102,12 @@ def test_bands_that_overlap_are_darker():
     assert roles(picture, 3)[LEFT + 13 : LEFT + 16] == ["band", "paper", "paper"]
 
 
-def test_a_band_fills_the_cells_it_covers_by_half_and_is_never_lost():
+def test_a_band_fills_the_cells_it_covers_by_half():
     # 0.68 on dot 6.89 (7: a quarter of row 1) and 0.32 on dot 24.11 (24: a quarter of row 6)
     assert {i for i, _ in where(drawn(Band([0, 10], [0.32] * 2, [0.68] * 2)), "░")} == {2, 3, 4, 5}
-    assert {i for i, _ in where(drawn(Band([0, 10], [0.49] * 2, [0.49] * 2)), "░")} == {4}
+    assert where(drawn(Band([0, 10], [0.49] * 2, [0.49] * 2)), "░") == set()  # narrower than half
+    narrow = drawn(Band([0, 10], [0.49] * 2, [0.49] * 2, unbroken=True))
+    assert {i for i, _ in where(narrow, "░")} == {4}
     assert where(drawn(Band([0, 10], [0.1] * 2, [0.12] * 2)), "░") == set()  # below the view
 
 

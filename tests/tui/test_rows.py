@@ -8,8 +8,20 @@ from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from textual.theme import Theme
 
-from tui.rows import ROLES, Row, cut, ends, joined, led, row_width, text, texts, within, wrapped
-from tui.themes import ANSI, THEMES, role_styles, themes
+from tui.show.rows import (
+    ROLES,
+    Row,
+    cut,
+    ends,
+    joined,
+    led,
+    row_width,
+    text,
+    texts,
+    within,
+    wrapped,
+)
+from tui.show.themes import ANSI, THEMES, role_styles, themes
 
 WORDS = st.text(alphabet="ab 漢字é\u200b-", max_size=30)
 ROWS = st.lists(st.tuples(WORDS, st.sampled_from(["", "data", "muted"])), max_size=5)

@@ -13,10 +13,10 @@ from spoiled_logs import JSON
 
 from scalerl.errors import InputError
 from scalerl.events import read_events
-from tui.follow import State
-from tui.memory import MOST_RECENT, Memory, place, remembered
-from tui.session import Session
-from tui.store import RunStore
+from tui.watch.follow import State
+from tui.watch.memory import MOST_RECENT, Memory, place, remembered
+from tui.watch.session import Session
+from tui.watch.store import RunStore
 
 RUN = whole_run(6, every=2)
 

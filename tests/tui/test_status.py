@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from logs import done_event, fault_event, recipe_of, run_event, update_event, whole_run, write_log
 
 from scalerl.events import Event
-from tui.follow import State
-from tui.player import Player
-from tui.rows import Row, row_width, text, texts
-from tui.scene import Scene
-from tui.session import Session
-from tui.status import Standing, banner_rows, status_row
+from tui.show.rows import Row, row_width, text, texts
+from tui.show.status import Standing, banner_rows, status_row
+from tui.watch.follow import State
+from tui.watch.player import Player
+from tui.watch.scene import Scene
+from tui.watch.session import Session
 
 RUN = whole_run(20, planned=100, status=None)  # half a wall second an update
 
@@ -220,7 +220,7 @@ def test_a_site_that_makes_no_sense(folder: Path, updates: Any) -> None:
 
 
 def test_every_state_is_covered(folder: Path) -> None:
-    from tui.status import STATES
+    from tui.show.status import STATES
 
     assert STATES.keys() == set(State)
     assert len({(glyph, word) for glyph, word, _ in STATES.values()}) == len(State)

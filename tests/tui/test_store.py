@@ -21,7 +21,7 @@ from logs import (
 from spoiled_logs import spoiled
 
 from scalerl.events import Event, surviving
-from tui.store import MOST_EVALS, MOST_PHASES, MOST_SAMPLES, MOST_UPDATES, RunStore, RunView
+from tui.watch.store import MOST_EVALS, MOST_PHASES, MOST_SAMPLES, MOST_UPDATES, RunStore, RunView
 
 
 def store_of(*events: Event) -> RunStore:

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
+from textual.screen import Screen
 from textual.widgets import Input
 
 from scalerl.recipe import Recipe
-from tui.editing import Draft, Knob, exact
-from tui.stepping import Direction
+from tui.edit.editing import Draft, Knob, exact
+from tui.edit.stepping import Direction
 from tui.widgets.knobs import KnobList, name_cells
 
 
@@ -24,7 +24,7 @@ class Edited:
     path: Path | None = None
 
 
-class EditorScreen(ModalScreen[Edited | None]):
+class EditorScreen(Screen[Edited | None]):
     """Edit a copy of `parent`; the result is None if it was left. It never changes or overwrites anything.
 
     `seconds_per_update` is wall-clock time as measured on the parent, if it was.
@@ -39,7 +39,8 @@ class EditorScreen(ModalScreen[Edited | None]):
         &.open { display: block; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", show=False)]
+    TITLE = "The recipe editor"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "back", show=False)]
 
     def __init__(self, parent: Recipe, title: str, seconds_per_update: float | None) -> None:
         super().__init__()

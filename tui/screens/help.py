@@ -55,7 +55,7 @@ class HelpScreen(ModalScreen[None]):
         align: center middle;
         #help {
             max-width: 120; max-height: 40; background: $background;
-            border: round $foreground 35%; border-title-style: bold;
+            border: round $accent; border-title-color: $foreground; border-title-style: bold;
         }
         #filter { display: none; height: 1; border: none; padding: 0 1; background: $panel; }
         #filter.-open { display: block; }

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 from textual import events
 from textual.binding import Binding, BindingType
 
-from tui.editing import Draft, Knob, shown
-from tui.rows import Row, cut, ends, joined, row_width, wrapped
+from tui.edit.editing import Draft, Knob, shown
+from tui.show.rows import Row, cut, ends, joined, row_width, wrapped
 from tui.widgets.panel import Panel
+from tui.words import duration
 
 NAME_CELLS = 35  # the longest key has 33
 DETAIL_ROWS = 5  # help and range of the selected knob, and what is to be said
@@ -35,21 +36,21 @@ class KnobList(Panel):
 
     can_focus = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "screen.move(-1)", show=False),
-        Binding("down,j", "screen.move(1)", show=False),
-        Binding("pageup", "screen.page(-1)", show=False),
-        Binding("pagedown", "screen.page(1)", show=False),
-        Binding("home", "screen.move(-1000)", show=False),
-        Binding("end", "screen.move(1000)", show=False),
-        Binding("left", "screen.step(-1)", show=False),
-        Binding("right", "screen.step(1)", show=False),
-        Binding("enter", "screen.edit", show=False),
-        Binding("z", "screen.revert", show=False),
-        Binding("Z", "screen.revert_all", show=False),
-        Binding("slash", "screen.filter", show=False),
-        Binding("d", "screen.differences", show=False),
-        Binding("r", "screen.run", show=False),
-        Binding("s", "screen.save", show=False),
+        Binding("up,k", "screen.move(-1)", "up", show=False),
+        Binding("down,j", "screen.move(1)", "down", show=False),
+        Binding("pageup", "screen.page(-1)", "page up", show=False),
+        Binding("pagedown", "screen.page(1)", "page down", show=False),
+        Binding("home", "screen.move(-1000)", "first", show=False),
+        Binding("end", "screen.move(1000)", "last", show=False),
+        Binding("left", "screen.step(-1)", "value down, or the choice before", show=False),
+        Binding("right", "screen.step(1)", "value up, or the next choice", show=False),
+        Binding("enter", "screen.edit", "type a value", show=False),
+        Binding("z", "screen.revert", "undo this change", show=False),
+        Binding("Z", "screen.revert_all", "undo all changes", show=False),
+        Binding("slash", "screen.filter", "show only knobs with these letters", show=False),
+        Binding("d", "screen.differences", "show the differences as TOML", show=False),
+        Binding("r", "screen.run", "run as a new run", show=False),
+        Binding("s", "screen.save", "save as a recipe file", show=False),
         Binding("y", "screen.leave(True)", show=False),
         Binding("n", "screen.leave(False)", show=False),
     ]
@@ -238,13 +239,3 @@ def name_cells(width: int) -> int:
 def count(number: int, noun: str) -> str:
     """1 change, 2 changes."""
     return f"{number} {noun}" + ("s" if number != 1 else "")
-
-
-def duration(seconds: float) -> str:
-    """Two units at most: 40 s, 3 min 10 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -9,8 +9,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.rows import Row
-from tui.themes import role_styles
+from tui.show.rows import Row
+from tui.show.themes import role_styles
 
 
 class Panel(Widget):
@@ -61,7 +61,9 @@ class Panel(Widget):
         if y >= len(self._shown):
             return Strip.blank(width, base)
         styles = self._role_styles()
-        segments = [Segment(part, base + styles.get(role, Style())) for part, role in self._shown[y]]
+        segments = [
+            Segment(part, base + styles.get(role, Style())) for part, role in self._shown[y]
+        ]
         return Strip(segments).adjust_cell_length(width, base)
 
     def _role_styles(self) -> dict[str, Style]:

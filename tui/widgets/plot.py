@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 from textual.message import Message
 
-from tui.raster import LEAST_HEIGHT, TOP, Picture, raster
-from tui.rows import Row, cut
-from tui.view import Layer, Mark, Points, View, natural_view
+from tui.show.raster import LEAST_HEIGHT, TOP, Picture, raster
+from tui.show.rows import Row, cut
+from tui.show.view import Layer, Mark, Points, View, natural_view
 from tui.widgets.panel import Panel
 
 KEY_ZOOM, WHEEL_ZOOM = 1.5, 1.2

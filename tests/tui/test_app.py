@@ -1,0 +1,183 @@
+"""The app as a whole: starting, changing, comparing and leaving runs, and what it says when something breaks."""
+
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+from command import refused
+from driving import RUN, FakeStarts, append, board, drive, early, press, write_run
+from logs import recipe_of, whole_run
+from screen import until
+from textual.app import App
+from textual.pilot import Pilot
+from tiny_runs import small_plan
+
+from scalerl.events import read_events
+from tui.app import ScalerlApp
+from tui.screens.compare import CompareScreen
+from tui.screens.dashboard import Dashboard
+from tui.screens.home import HomeScreen
+
+
+def app_of(pilot: Pilot[None]) -> ScalerlApp:
+    assert isinstance(pilot.app, ScalerlApp)
+    return pilot.app
+
+
+async def live(pilot: Pilot[None]) -> None:
+    """A run of the test's own, at update 40."""
+    app_of(pilot).start(recipe_of(), RUN)
+    await until(pilot, "STARTING")
+    append(RUN, early(40))
+    await until(pilot, "step 40/112")
+
+
+def test_quitting_asks_about_a_live_run(starts: FakeStarts) -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        await live(pilot)
+        await press(pilot, "q")
+        text = await until(pilot, "Still running")
+        assert "seed-0" in text and "leave it running" in text
+        await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, Dashboard) and pilot.app.is_running
+        assert not starts.last.stopping and not starts.last.detached
+
+    drive(look)
+
+
+def test_quitting_leaves_it_running(starts: FakeStarts) -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        await live(pilot)
+        await press(pilot, "q")
+        await until(pilot, "Still running")
+        await press(pilot, "l")
+
+    app = drive(look)
+    assert starts.last.detached and not starts.last.stopping and app.return_code == 0
+
+
+def test_quitting_stops_it_and_waits(starts: FakeStarts) -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        await live(pilot)
+        await press(pilot, "q")
+        await until(pilot, "Still running")
+        await press(pilot, "s")
+
+    drive(look)
+    assert starts.last.stopping and not starts.last.killed
+
+
+@pytest.mark.usefixtures("place")
+def test_quitting_without_a_run_asks_nothing() -> None:
+    write_run()
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, "DONE")
+        await press(pilot, "q")
+
+    assert drive(look, RUN).return_code == 0
+
+
+def test_a_changed_recipe_runs_beside_its_parent(starts: FakeStarts) -> None:
+    write_run()
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, "DONE")
+        await press(pilot, "e down right r")
+        await until(pilot, "STARTING")
+        assert board(pilot).session.folder == RUN.with_name("seed-0.2")
+        await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, HomeScreen)
+
+    drive(look, RUN)
+    assert starts.last.recipe.loss.kind == "dapo"
+
+
+def test_a_finished_run_runs_anew_and_a_stopped_one_goes_on(starts: FakeStarts) -> None:
+    write_run()
+    stopped = write_run(RUN.with_name("seed-1"), whole_run(56, planned=112, status="stopped"))
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, "DONE")
+        await press(pilot, "r")
+        await until(pilot, "STARTING")
+        await press(pilot, "escape")
+        app_of(pilot).show_run(str(stopped))
+        await until(pilot, "STOPPED")
+        await press(pilot, "r")
+        await until(pilot, lambda _: len(starts.children) == 2)
+
+    drive(look, RUN)
+    assert [child.folder.name for child in starts.children] == ["seed-0.2", "seed-1"]
+
+
+@pytest.mark.usefixtures("place")
+def test_compare_shows_the_run_and_enter_opens_it() -> None:
+    write_run()
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, "A 0.899")
+        await press(pilot, "c")
+        await until(pilot, ".899")
+        assert isinstance(pilot.app.screen, CompareScreen)
+        await press(pilot, "enter")
+        await until(pilot, "DONE")
+        for _ in range(3):
+            await press(pilot, "escape")
+        assert isinstance(pilot.app.screen, HomeScreen)
+
+    drive(look, RUN)
+
+
+@pytest.mark.usefixtures("place")
+def test_attaching_is_remembered_and_a_bad_source_is_told() -> None:
+    write_run()
+
+    async def look(pilot: Pilot[None]) -> None:
+        await press(pilot, "a")
+        await until(pilot, "Attach to a run")
+        await pilot.press(*"nothing.gz", "enter")
+        await until(pilot, "nothing.gz")
+        assert isinstance(pilot.app.screen, HomeScreen)
+        app_of(pilot).memory.attached(str(RUN))
+        await press(pilot, "a down enter")
+        await until(pilot, "DONE")
+
+    app = drive(look)
+    assert app.memory.recent[0] == str(RUN)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_real_run_from_start_to_end() -> None:
+    small = small_plan("site.evaluation.ood_every_updates=0")
+
+    async def look(pilot: Pilot[None]) -> None:
+        app_of(pilot).start(small.recipe, RUN)
+        await until(pilot, "STARTING")
+        await until(pilot, "step 8/8")
+        await until(pilot, "DONE")
+        child = app_of(pilot).fleet.child(str(RUN))
+        assert child is not None and child.wait(20.0) == 0
+
+    drive(look)
+    assert read_events(RUN / "events.jsonl")[-1]["status"] == "done"
+
+
+def test_a_fault_ends_in_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: HomeScreen) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("tui.cli_screens.has_terminal", lambda: True)
+    monkeypatch.setattr(HomeScreen, "on_mount", broken)
+    monkeypatch.setattr(ScalerlApp, "run", partialmethod(App.run, headless=True))
+    write_run()
+    sentence = refused("watch", str(RUN), status=1)
+    assert "a fault of ours" in sentence and "Traceback" not in sentence
+    [details] = (place / "state").rglob("fault.txt")
+    assert "Traceback" in details.read_text() and str(details) in sentence
+
+
+@pytest.mark.usefixtures("place")
+def test_without_a_terminal_it_says_what_works() -> None:
+    write_run()
+    assert "need a terminal" in refused("watch", str(RUN))

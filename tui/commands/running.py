@@ -1,0 +1,206 @@
+"""`scalerl run`: progress while a run goes on, a line for each evaluation, and the curve at its end."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scalerl.events import Event
+from scalerl.loop import Control
+from scenarios.runs import RunResult, choose_folder, run
+from scenarios.scenario import Plan, plan
+from tui.commands.fitting import fit_sentence, knee_warning
+from tui.show.curve import plot_curve
+from tui.watch.child import obey
+
+HEADER = "ver.   GPU-h  pass rate    | update trunc. inter. lag (max)  zero length"
+
+
+def run_plans(
+    name: str,
+    overrides: Sequence[str],
+    *,
+    on: str | None = None,
+    out: Path | None = None,
+    arm: str | None = None,
+    seeds: int | None = None,
+    allow_code: bool = False,
+    leash: bool = False,
+    as_json: bool = False,
+) -> list[RunResult]:
+    """Every run that was asked for, one after the other; a stop ends the rest too.
+
+    leash: take commands on stdin, and stop when it closes.
+    """
+    plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
+    # all refusals before the first run
+    folders = [choose_folder(each, len(plans), out) for each in plans]
+    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    results: list[RunResult] = []
+    with stop_on_interrupt(console) as control:
+        if leash:
+            obey(control)
+        for each, folder in zip(plans, folders, strict=True):
+            display = Display(console, each, folder, silent=as_json)
+            try:
+                with display:
+                    result = run(
+                        each, folder, listen=display.event, control=control, allow_code=allow_code
+                    )
+            except KeyboardInterrupt:
+                how = how_to_resume(folder, allow_code)
+                raise KeyboardInterrupt(f"interrupted; {how}") from None
+            results.append(result)
+            if not as_json:
+                report(console, result, allow_code=allow_code)
+            if control.stop:
+                break
+    if as_json:
+        print(json.dumps({"runs": [document(result) for result in results]}, indent=2))
+    return results
+
+
+class Display:
+    """A progress bar where there is a terminal, and a line for each evaluation of the validation set anywhere."""
+
+    def __init__(self, console: Console, plan: Plan, folder: Path, *, silent: bool) -> None:
+        assert plan.recipe.site is not None
+        self.console, self.plan, self.folder, self.silent = console, plan, folder, silent
+        self.updates = plan.recipe.site.updates
+        self.last: Event = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} updates"),
+        )
+        live = console.is_terminal and not silent
+        self.progress = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[now]}"),
+            console=console,
+            disable=not live,
+        )
+
+    def __enter__(self) -> "Display":
+        self.progress.start()
+        self.task = self.progress.add_task("training", total=self.updates, now="")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def event(self, event: Event) -> None:
+        """Take notice of one event of the run."""
+        match event["kind"]:
+            case "run" | "resume" if not self.silent:
+                self._head(event)
+            case "update":
+                self.last = event
+                now = f"reward {event['reward']:+.2f}, {event['gpu_h']:.0f} GPU-h"
+                self.progress.update(self.task, completed=event["update"], now=now)
+            case "eval" if event["set"] == "validation" and not self.silent:
+                self.console.print(evaluation_line(event, self.last))
+            case "warning" if not self.silent:
+                self.console.print(f"warning: {event['what']}")
+            case "fault" if "group" in event and not self.silent:  # one that the run survives
+                self.console.print(f"fault: {event['cause']}")
+
+    def _head(self, event: Event) -> None:
+        """What runs, where, and what the columns below mean; first printed when it has really begun."""
+        recipe = self.plan.recipe
+        about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}"
+        about += "".join(f", {override}" for override in self.plan.overrides)
+        resumed = f", resumed at {event['gpu_h']:.1f} GPU-h" if event["kind"] == "resume" else ""
+        self.console.print(
+            f"{about}{resumed}\nalgorithm {recipe.algorithm_id()}, run folder {self.folder}\n{HEADER}"
+        )
+
+
+def evaluation_line(event: Event, update: Event) -> str:
+    """An evaluation, and beside it what the newest update was like; stands under `HEADER`.
+
+    The update is a later one: an evaluation takes its time, and training does not wait for it.
+    """
+    rate = f"{event['pass_rate']:.3f} ±{event['se']:.3f}"
+    shown = f"{event['version']:>4} {event['C']:7.1f}  {rate} |"
+    if not update:
+        return shown
+    lags = update["lag_tokens"]
+    mean = sum(lag * count for lag, count in enumerate(lags)) / max(1, sum(lags))
+    lag = f"{mean:.1f} ({max(0, len(lags) - 1)})"
+    return (
+        f"{shown} {update['update']:>6} {update['truncated']:>6.1%} {update['interrupted']:>6.1%}"
+        f" {lag:>9} {update['zero_variance']:>5.0%} {update['length_mean_tokens']:>6.1f}"
+    )
+
+
+def report(console: Console, result: RunResult, *, allow_code: bool) -> None:
+    """The curve, what was fitted, what it cost, where it is, and how to go on."""
+    points = [(event["C"], event["pass_rate"]) for event in result.evaluations]
+    width = min(console.width, 110)
+    if points:
+        console.print("\n".join(["", *plot_curve(points, result.fit, width=width, height=20)]))
+    if result.fit is not None:
+        console.print(fit_sentence(result.fit, "GPU-h", "measured"))
+        if warning := knee_warning(result.fit, points[-1][0]):
+            console.print(warning)
+    else:
+        console.print(f"no fit: {result.no_fit}")
+    console.print(cost_sentence(result.gpu_hours))
+    console.print(f"run folder: {result.folder}")
+    if result.fit is not None:
+        console.print(f"how far to trust the fit:  scalerl fit {result.folder}")
+    if result.status == "stopped":
+        console.print(f"stopped; {how_to_resume(result.folder, allow_code)}")
+    elif result.status != "done":
+        console.print(f"the run ended early: {result.status}")
+
+
+def how_to_resume(folder: Path, allow_code: bool) -> str:
+    flag = " --allow-code" if allow_code else ""
+    return f"to resume:  scalerl run {folder}/recipe.toml --out {folder}{flag}"
+
+
+def cost_sentence(gpu_hours: dict[str, dict[str, float]]) -> str:
+    """GPU-hours by role, C first."""
+    total = {role: sum(phases.values()) for role, phases in gpu_hours.items()}
+    idle = {role: gpu_hours[role]["idle"] / max(total[role], 1e-9) for role in gpu_hours}
+    evaluation = total["evaluator"] - gpu_hours["evaluator"]["idle"]
+    return (
+        f"C = {total['generator'] + total['trainer']:.1f} GPU-h:"
+        f" generators {total['generator']:.1f} ({idle['generator']:.0%} idle),"
+        f" trainers {total['trainer']:.1f} ({idle['trainer']:.0%} idle)\n"
+        f"evaluation, outside C: {evaluation:.1f} GPU-h"
+    )
+
+
+def document(result: RunResult) -> dict[str, Any]:
+    """A run as JSON; the passes of each prompt are in its events, and too many to read here."""
+    evaluations = [{k: v for k, v in e.items() if k != "passes"} for e in result.evaluations]
+    return {**asdict(result), "folder": str(result.folder), "evaluations": evaluations}
+
+
+@contextmanager
+def stop_on_interrupt(console: Console) -> Iterator[Control]:
+    """The first Ctrl-C asks the run to stop after the update under way; the second one ends it at once."""
+    control = Control()
+
+    def interrupt(number: int, frame: Any) -> None:
+        if control.stop:
+            raise KeyboardInterrupt
+        control.stop = True
+        console.print("stopping after this update (Ctrl-C again to end at once)")
+
+    before: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield control
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""A recipe that is being changed: its knobs, their steps, its doubts."""

@@ -1,0 +1,364 @@
+"""Truncation, off-policy lag and busy GPUs as rows: pure functions of a scene."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.alarms import MEAN_OF, TRUNCATION
+from scalerl.events import is_number
+from tui.show.rows import LEVEL_GLYPHS, LEVEL_ROLES, Row, cut, ends, joined, merged, within
+from tui.watch.scene import Scene
+from tui.watch.store import Floats
+
+SPARKS = "▁▂▃▄▅▆▇█"
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+SCALE_END = 0.20  # of the truncation bar
+ZONE_GLYPHS = {"ok": "░", "watch": "▒", "danger": "▓", "collapse": "▓"}
+WORDS = {"ok": "ok", "watch": "WATCH", "danger": "DANGER", "collapse": "UNSTABLE"}
+STILL_OF = 8  # updates that the panel of the busy GPUs looks back on
+FEW_LANES = 32
+
+# what a GPU does: (glyph, role); generating and training differ without colour too
+WORK = {
+    "generate": ("█", "data"),
+    "update": ("▚", "fit"),
+    "train": ("▚", "fit"),
+    "push": ("▒", "pinned"),
+    "evaluate": ("▞", "paper"),
+    "idle": ("·", "muted"),
+}
+OTHER_WORK = ("▤", "strong")
+
+
+# ---- truncation and interruption ------------------------------------------------------------------
+
+
+def truncation_level(share: float) -> str:
+    """ "ok", "watch", "danger" or "collapse", by the thresholds of the alarms."""
+    found = "ok"
+    for limit, level in TRUNCATION:
+        if share > limit:
+            found = level
+    return found
+
+
+def truncation_zone(share: float) -> str:
+    """The zone that a share lies in, in words: "watch 5-10 %"."""
+    ends_ = [0.0, *(limit for limit, _ in TRUNCATION)]
+    levels = ["ok", *(level for _, level in TRUNCATION)]
+    i = levels.index(truncation_level(share))
+    word = WORDS[levels[i]]
+    if i + 1 < len(ends_):
+        return f"{word} {100 * ends_[i]:.0f}-{100 * ends_[i + 1]:.0f} %"
+    return f"{word} >{100 * ends_[i]:.0f} %"
+
+
+def truncation_rows(scene: Scene, width: int, height: int) -> list[Row]:
+    """Share of truncated completions with its zones, then interruptions and zero-variance groups.
+
+    The zone is judged by the mean of the last eight updates, as the alarm is.
+    """
+    view = scene.view
+    if not view.n:
+        return within([[("no update yet", "muted")]], width, height)
+    newest = view.n - 1 if scene.at is None else scene.at
+    series = view.column("truncated")[: newest + 1]
+    rows = _truncation(series, width, ticks=height >= 7)
+    for name, title in (
+        ("interrupted", "interrupted"),
+        ("zero_variance", "zero var."),
+        ("length_mean_tokens", "length"),
+    ):
+        values = view.column(name)[: newest + 1]
+        now = values[-1]
+        if not np.isfinite(now):
+            continue
+        tokens = name.endswith("tokens")
+        told = f"{now:6.1f} tok" if tokens else f"{100 * now:5.1f}%    "
+        top = float(np.nanmax(values)) if tokens else 1.0
+        spark = sparkline(values, max(width - 25, 0), top)
+        rows.append(ends([(f"{title:<12}", "muted"), (told, "")], [(spark, "data")], width))
+    return within(rows, width, height)
+
+
+def _truncation(series: Floats, width: int, *, ticks: bool) -> list[Row]:
+    recent = series[-MEAN_OF:]
+    if not np.isfinite(recent).any():
+        return [[("truncation is not reported", "muted")]]
+    mean = float(np.nanmean(recent))
+    level = truncation_level(mean)
+    role = LEVEL_ROLES[level]
+    head: Row = [
+        (f"{100 * mean:.1f}% ", "strong"),
+        (f"{LEVEL_GLYPHS[level]} {truncation_zone(mean)}", role),
+    ]
+    spark = sparkline(series, max(width - 28, 0), SCALE_END)
+    rows = [ends(head, [(spark, role)], width), _zone_bar(mean, width)]
+    return [*rows, _zone_ticks(width)] if ticks else rows
+
+
+def _zone_bar(share: float, width: int) -> Row:
+    """A bar to 20 %: full so far, the zones ahead in shades of their own."""
+    filled = min(share / SCALE_END, 1.0) * width
+    row: Row = []
+    for column in range(width):
+        middle = (column + 0.5) / width * SCALE_END
+        level = truncation_level(middle)
+        glyph = (
+            EIGHTHS[8]
+            if column + 1 <= filled
+            else EIGHTHS[int(8 * (filled - column))]
+            if column < filled
+            else " "
+        )
+        row.append((glyph if glyph.strip() else ZONE_GLYPHS[level], LEVEL_ROLES[level]))
+    return merged(row)
+
+
+def _zone_ticks(width: int) -> Row:
+    """0, 5, 10 ... under the bar."""
+    line = [" "] * width
+    for percent in range(0, 21, 5):
+        label = f"{percent}%" if percent == 20 else str(percent)
+        start = min(round(percent / 100 / SCALE_END * width), width - len(label))
+        line[start : start + len(label)] = list(label)
+    return [("".join(line), "muted")]
+
+
+def sparkline(values: Floats, width: int, top: float) -> str:
+    """All values as at most `width` eighth blocks, each a mean of neighbours; `top` is a full block."""
+    known = values[np.isfinite(values)]
+    if width < 4 or len(known) < 2:
+        return ""
+    width = min(width, 24)
+    if len(known) > width:
+        known = np.array([part.mean() for part in np.array_split(known, width)])
+    steps = np.clip(known / max(top, 1e-9) * len(SPARKS), 0, len(SPARKS) - 1).astype(int)
+    return "".join(SPARKS[step] for step in steps)
+
+
+# ---- lag -------------------------------------------------------------------------------------------
+
+
+def lag_summary(scene: Scene) -> tuple[float, int, int, int | None]:
+    """(mean, 95th percentile, largest lag, lag that the recipe allows) in versions, of the update looked at."""
+    counts = scene.view.lags(scene.at)
+    total = int(counts.sum()) if len(counts) else 0
+    allowed = allowed_lag(scene)
+    if not total:
+        return 0.0, 0, 0, allowed
+    mean = float(counts @ np.arange(len(counts)) / total)
+    p95 = int(np.searchsorted(np.cumsum(counts), 0.95 * total))
+    return mean, p95, int(np.flatnonzero(counts)[-1]), allowed
+
+
+def allowed_lag(scene: Scene) -> int | None:
+    """The largest lag that the recipe allows: k, or k - 1 where k updates follow one generation phase."""
+    k = scene.view.setting("staleness.k")
+    if not isinstance(k, int):
+        return None
+    return k if scene.view.setting("staleness.kind") == "pipeline" else k - 1
+
+
+def lag_rows(scene: Scene, width: int, height: int) -> list[Row]:
+    """Trained tokens by lag as bars, the largest that the recipe allows marked."""
+    counts = scene.view.lags(scene.at)
+    total = int(counts.sum()) if len(counts) else 0
+    if not total:
+        skipped = scene.view.last("skipped", scene.at)
+        said = "nothing trained in this update" if skipped else "no update yet"
+        return within([[(said, "muted")]], width, height)
+    mean, p95, largest, allowed = lag_summary(scene)
+    rows: list[Row] = [
+        [("mean ", "muted"), (f"{mean:.1f}", "strong"), ("  p95 ", "muted"), (str(p95), "strong"),
+         ("  max ", "muted"), (str(largest), "strong"), (" versions", "muted")]
+    ]  # fmt: skip
+    top = max(len(counts) - 1, allowed or 0)
+    bins = _lag_bins(top, max(height - 1, 1))
+    shares = [float(counts[lo : hi + 1].sum()) / total for lo, hi in bins]
+    name = max(len(_bin_name(lo, hi)) for lo, hi in bins)
+    room = max(width - name - 18, 4)
+    for (lo, hi), share in zip(bins, shares, strict=True):
+        over = allowed is not None and bool(counts[max(lo, allowed + 1) : hi + 1].any())
+        at_k = allowed is not None and lo <= allowed <= hi
+        bar = _bar(share / max(max(shares), 1e-9), room)
+        row: Row = [(f"{_bin_name(lo, hi):>{name}} ", "muted"), (bar, "danger" if over else "data")]
+        row.append(
+            (
+                f" {100 * share:.0f}%" if share >= 0.01 or not share else " <1%",
+                "" if share else "muted",
+            )
+        )
+        if at_k:
+            row.append((f" ◂ k max {allowed}", "muted"))
+        rows.append(row)
+    return within(rows, width, height)
+
+
+def _lag_bins(top: int, rows: int) -> list[tuple[int, int]]:
+    """0 .. top in at most `rows` bins of equal width."""
+    size = -(-(top + 1) // rows)
+    return [(lo, min(lo + size - 1, top)) for lo in range(0, top + 1, size)]
+
+
+def _bin_name(lo: int, hi: int) -> str:
+    return str(lo) if lo == hi else f"{lo}-{hi}"
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = round(share * width * 8)
+    return EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8].strip())
+
+
+# ---- who is busy -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Some GPUs that are shown as one: "gen x64", 64 GPUs, and (what, start, end, GPUs) of each phase."""
+
+    name: str
+    role: str
+    gpus: float
+    spans: tuple[tuple[str, float, float, float], ...]
+
+    def idle(self, since: float, until: float) -> float:
+        """Share of its GPU-time between two times in which nothing was done."""
+        busy = sum(
+            gpus * max(min(end, until) - max(start, since), 0.0)
+            for what, start, end, gpus in self.spans
+            if what != "idle"
+        )
+        return min(max(1.0 - busy / (self.gpus * (until - since)), 0.0), 1.0)
+
+    def shares(self, since: float, until: float) -> dict[str, float]:
+        """GPU-time of each kind of work, as a share of all."""
+        found: dict[str, float] = {}
+        for what, start, end, gpus in self.spans:
+            time = gpus * max(min(end, until) - max(start, since), 0.0)
+            found[what] = found.get(what, 0.0) + time / (self.gpus * (until - since))
+        return found
+
+
+def busy_rows(scene: Scene, width: int, height: int) -> list[Row]:
+    """What the GPUs did of late, a row a lane with its idle share; many lanes as one bar a role and the three worst."""
+    view = scene.view
+    if not view.n:
+        return within([[("no update yet", "muted")]], width, height)
+    # phases are reported with updates: what came after the newest one is not known yet
+    until = float(view.store.updates.clock(view.n)[-1 if scene.at is None else scene.at])
+    since = max(until - _stretch(scene, until), 0.0)
+    lanes = _lanes(scene, since, until)
+    if not lanes or until <= since:
+        return within([[("no phase reported", "muted")]], width, height)
+    if len(lanes) > max(min(FEW_LANES, height - 1), 3):
+        rows = _by_role(lanes, since, until, width)
+    else:
+        rows = [_lane_row(lane, since, until, width) for lane in lanes]
+    seen = {what for lane in lanes for what, *_ in lane.spans}
+    told = (
+        f"last {(until - since) / 60:.0f} min"
+        if until - since >= 120
+        else f"last {until - since:.0f} s"
+    )
+    known = [what for what in (*WORK, *sorted(seen - set(WORK))) if what in seen and what != "idle"]
+    rows = rows[: max(height - 1, 1)]
+    return within([*rows, joined([[(told, "muted")], *map(_legend, known)])], width, height)
+
+
+_ROLE_ORDER = {"generator": 0, "trainer": 1, "evaluator": 2}
+_SHORT = {"generator": "gen", "trainer": "train", "evaluator": "eval"}
+NAME_CELLS, IDLE_CELLS = 10, 10
+
+
+def _stretch(scene: Scene, until: float) -> float:
+    """Eight updates' worth of the world's clock, at least a minute."""
+    view = scene.view
+    end = view.n if scene.at is None else scene.at + 1
+    clocks = view.store.updates.clock(end)[-STILL_OF - 1 :]
+    return max(until - float(clocks[0]), 60.0) if len(clocks) > 1 else max(until, 60.0)
+
+
+def _lanes(scene: Scene, since: float, until: float) -> list[Lane]:
+    """A lane for each GPU, or for each role whose phases name several GPUs at once."""
+    by_role: dict[str, list[tuple[int, str, float, float, float]]] = {}
+    for role, index, what, start, end, gpus in scene.view.phases(since):
+        if start < until:
+            by_role.setdefault(role, []).append((index, what, start, end, gpus))
+    lanes: list[Lane] = []
+    for role in sorted(by_role, key=lambda name: (_ROLE_ORDER.get(name, 9), name)):
+        rows, short = by_role[role], _SHORT.get(role, role[:5])
+        if any(gpus > 1 for *_, gpus in rows):
+            most = max(index + gpus for index, _, _, _, gpus in rows)
+            said = scene.view.setting(f"site.{role}s")
+            total = float(said) if is_number(said) and said else most
+            spans = tuple((what, start, end, gpus) for _, what, start, end, gpus in rows)
+            lanes.append(Lane(f"{short} x{total:.0f}", role, max(total, 1.0), spans))
+        else:
+            for index in sorted(scene.view.store.lanes[role]):  # those that idle all the time too
+                spans = tuple(
+                    (what, start, end, 1.0) for i, what, start, end, _ in rows if i == index
+                )
+                lanes.append(Lane(f"{short} {index}", role, 1.0, spans))
+    return lanes
+
+
+def _lane_row(lane: Lane, since: float, until: float, width: int) -> Row:
+    """A cell shows what most of its GPU-time went into."""
+    room = max(width - NAME_CELLS - IDLE_CELLS, 4)
+    step = (until - since) / room
+    work: dict[str, Floats] = {"idle": np.full(room, 0.5)}  # idle wins where half of the time is
+    edges = since + step * np.arange(room + 1)
+    for what, start, end, gpus in lane.spans:
+        shared = np.minimum(end, edges[1:]) - np.maximum(start, edges[:-1])
+        share = np.maximum(shared, 0.0) * (gpus / (lane.gpus * step))
+        work[what] = work.get(what, np.zeros(room)) + share
+    names = list(work)
+    best = np.argmax(np.stack([work[name] for name in names]), axis=0)
+    cells = merged([WORK.get(names[i], OTHER_WORK) for i in best.tolist()])
+    return [
+        (f"{lane.name:<{NAME_CELLS}}"[:NAME_CELLS], "muted"),
+        *cells,
+        _idle(lane.idle(since, until)),
+    ]
+
+
+def _by_role(lanes: Sequence[Lane], since: float, until: float, width: int) -> list[Row]:
+    """How each role's GPU-time was spent, as a bar; then the three lanes that idle most."""
+    rows: list[Row] = []
+    room = max(width - NAME_CELLS - IDLE_CELLS, 4)
+    for role in dict.fromkeys(lane.role for lane in lanes):
+        mine = [lane for lane in lanes if lane.role == role]
+        name = f"{_SHORT.get(role, role[:5])} x{sum(lane.gpus for lane in mine):.0f}"
+        whole = Lane(
+            name,
+            role,
+            sum(lane.gpus for lane in mine),
+            tuple(s for lane in mine for s in lane.spans),
+        )
+        parts = sorted(whole.shares(since, until).items(), key=lambda item: -item[1])
+        ends_ = np.rint(room * np.cumsum([0.0, *(share for _, share in parts)])).astype(int)
+        cells: Row = []
+        for (what, _), start, end in zip(parts, ends_[:-1], ends_[1:], strict=True):
+            glyph, of = WORK.get(what, OTHER_WORK)
+            cells.append((glyph * (end - start), of))
+        cells.append((WORK["idle"][0] * (room - ends_[-1]), WORK["idle"][1]))
+        rows.append(
+            [
+                (f"{name:<{NAME_CELLS}}"[:NAME_CELLS], "muted"),
+                *cut(cells, room),
+                _idle(whole.idle(since, until)),
+            ]
+        )
+    worst = sorted(lanes, key=lambda lane: -lane.idle(since, until))[:3]
+    return rows + [_lane_row(lane, since, until, width) for lane in worst]
+
+
+def _idle(share: float) -> tuple[str, str]:
+    return f" {100 * share:3.0f}% idle", "watch" if share > 0.3 else "muted"
+
+
+def _legend(what: str) -> Row:
+    glyph, role = WORK.get(what, OTHER_WORK)
+    return [(glyph, role), (f" {what}", "muted")]
