@@ -112,17 +112,39 @@ def parse_lines(path: Path) -> Iterator[Event]:
         raise InputError(f"cannot read the event log {path}: {error.strerror}") from None
     with file:
         for line in file:
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            if (event := _parsed(line)) is not None:
                 yield event
 
 
 def read_events(path: Path) -> list[Event]:
     """The surviving timeline: numbered events in order of `seq`, without what a later `resume` voided."""
     return surviving(parse_lines(path))
+
+
+def last_events(path: Path, most: int = 128 * 1024) -> list[Event]:
+    """The readable events in the last `most` bytes of a log, voided ones included; of a longer last line, that line.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        while True:
+            start = max(size - most, 0)
+            file.seek(start)
+            data = file.read()
+            found = [event for line in data.split(b"\n") if (event := _parsed(line)) is not None]
+            if found or start == 0:
+                return found
+            most *= 4
+
+
+def _parsed(line: str | bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
 
 
 def surviving(events: Iterable[Event]) -> list[Event]:

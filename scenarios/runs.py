@@ -2,19 +2,19 @@
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
-from scalerl.curves.curve import curve_of_run, fit_curve
+from scalerl.curves.curve import curve_of_run, fit_curve, flat
 from scalerl.errors import Deadlock, InputError, RunFailed
-from scalerl.events import Event, EventLog, evaluations, read_events
+from scalerl.events import Event, EventLog, evaluations, last_events, read_events, surviving
 from scalerl.fit import FitError, SigmoidFit
 from scalerl.loop import Control, Loop, cannot_write
 from scalerl.recipe import Recipe
@@ -89,11 +89,12 @@ def is_begun(folder: Path) -> bool:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the surviving timeline ends with a run that is done."""
+    """Whether the surviving timeline ends with a run that is done; the end of the log says so."""
     log = folder / "events.jsonl"
-    return log.exists() and any(
-        e["kind"] == "done" and e["status"] != "stopped" for e in read_events(log)[-1:]
-    )
+    if not log.is_file():
+        return False
+    left = surviving(last_events(log))[-1:]
+    return any(e["kind"] == "done" and e.get("status") != "stopped" for e in left)
 
 
 def differing_keys(folder: Path, recipe: Recipe) -> list[str]:
@@ -101,10 +102,10 @@ def differing_keys(folder: Path, recipe: Recipe) -> list[str]:
     layers = Layers()
     try:
         layers.add(read_toml(folder / "recipe.toml"), str(folder / "recipe.toml"))
-        theirs = _flat(layers.build(Recipe).model_dump())
+        theirs = flat(layers.build(Recipe).model_dump())
     except InputError:  # of another version of this program, or edited
         return ["a recipe.toml that cannot be read"]
-    ours = _flat(recipe.model_dump())
+    ours = flat(recipe.model_dump())
     return sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
 
 
@@ -213,33 +214,27 @@ def locked(folder: Path) -> Iterator[None]:
                     ) from None
                 time.sleep(patience)
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {socket.gethostname()}\n")
         file.flush()
         yield
 
 
 def holder(folder: Path) -> int | None:
-    """The process that runs in a folder; None when there is none, 0 when it does not say which it is."""
+    """The process of this machine that runs in a folder; None when there is none, 0 when it cannot be told."""
+    lock = folder / "lock"
+    if not lock.is_file():
+        return None
     try:
-        with (folder / "lock").open() as file:
+        with lock.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return None
             except BlockingIOError:
-                said = file.read().strip()
-                return int(said) if said.isdecimal() else 0
+                pid, _, host = file.read().strip().partition(" ")
+                return int(pid) if pid.isdecimal() and host == socket.gethostname() else 0
     except OSError:
         return None
 
 
 def is_locked(folder: Path) -> bool:
     return holder(folder) is not None
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat

@@ -4,12 +4,13 @@ import asyncio
 import gc
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -22,11 +23,12 @@ from tui.screens.choice import Choice
 from tui.screens.home import HomeScreen
 from tui.show.themes import ANSI, DARK, THEMES, themes
 from tui.watch.memory import place, remembered
+from tui.widgets.keys import is_plain
+from tui.words import printable
 
 LOOK_AFTER_S = 1.0
 STOP_WAIT_S = 30.0
 READ_EVERY_S = 0.25  # of a live log
-NOT_TOLD = ("screen.copy_text", "help_quit", "command_palette")
 
 
 if TYPE_CHECKING:  # these import the fit and the schema: not before the first paint
@@ -82,6 +84,7 @@ class ScalerlApp(App[None]):
         self.theme = wanted if wanted in self.available_themes else DARK
         self.source = source
         self.fault: str | None = None
+        self.left: list[Path] = []  # runs that go on when the screens are gone
         self.alone = False  # in a process of its own, whose garbage collector may be tuned
         # a slow line gets half the repaints
         self.read_every_s = READ_EVERY_S * (2 if os.environ.get("SSH_CONNECTION") else 1)
@@ -98,11 +101,12 @@ class ScalerlApp(App[None]):
         self.set_interval(LOOK_AFTER_S, self._look_after_runs)
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        """Everything that a key does on this screen, by name; then Textual's own."""
+        """Everything that a key does on this screen, each by its sentence; then what has no key."""
         for binding, node in self._bound(screen):
+            told = binding.tooltip or binding.description
             yield SystemCommand(
-                f"{binding.description.capitalize()} ({self.get_key_display(binding)})",
-                binding.tooltip or binding.description,
+                f"{told[0].upper()}{told[1:]} ({self.get_key_display(binding)})",
+                binding.description,
                 lambda action=binding.action, node=node: self.call_later(
                     self.run_action, action, node
                 ),
@@ -113,14 +117,24 @@ class ScalerlApp(App[None]):
                 "a run that was started here",
                 lambda f=child.folder: self.show_run(str(f)),
             )
-        yield from super().get_system_commands(screen)
+        yield SystemCommand("Choose a theme", "all of them, in a list", self.action_change_theme)
+        yield SystemCommand("Save a picture of this screen", "as SVG", self.action_picture)
+
+    def action_picture(self) -> None:
+        """Save the screen as SVG in the current folder."""
+        target = Path(f"scalerl-{time.strftime('%Y%m%d-%H%M%S')}.svg")
+        try:
+            target.write_text(self.export_screenshot(), encoding="utf-8")
+            self.notify(f"saved as {target.absolute()}")
+        except OSError as error:
+            self.complain(f"cannot write {target.absolute()}: {error.strerror}")
 
     def _bound(self, screen: Screen) -> list[tuple[Binding, DOMNode]]:
         """What keys do on a screen now, each action once."""
         found: dict[str, tuple[Binding, DOMNode]] = {}
         for active in screen.active_bindings.values():
             binding = active.binding
-            if binding.description and active.enabled and binding.action not in NOT_TOLD:
+            if binding.description and active.enabled and not is_plain(binding):
                 found.setdefault(binding.description, (binding, active.node))
         return list(found.values())
 
@@ -170,8 +184,16 @@ class ScalerlApp(App[None]):
             self.notify("it is still running: s stops it")
         elif recipe is None:
             self.complain("its log does not say a recipe that this program can read")
+        elif (again := self.fleet.again(folder)) == folder:
+            self.start(recipe, folder)
         else:
-            self.start(recipe, self.fleet.again(folder))
+
+            def answered(key: str | None) -> None:
+                if key == "r":
+                    self.start(recipe, again)
+
+            words = f"It is done. Run the same recipe and seed anew, in {again}?"
+            self.push_screen(Choice("Run again", words, [("r", "run it anew")]), answered)
 
     def edit(self, recipe: "Recipe", title: str, pace_s: float | None, folder: Path | None) -> None:
         """Change a recipe; it always runs as a new run."""
@@ -180,9 +202,13 @@ class ScalerlApp(App[None]):
         editor = EditorScreen(recipe, title, pace_s)
 
         def done(edited: Edited | None) -> None:
-            if edited is not None and edited.action == "run":
-                changed = editor.draft.recipe()
-                self.start(changed, self.fleet.place_for(changed, folder))
+            if edited is None:
+                return
+            if edited.action == "save":
+                self.notify(f"saved as {edited.path}: scalerl run {edited.path}")
+                return
+            changed = editor.draft.recipe()
+            self.start(changed, self.fleet.place_for(changed, folder))
 
         self.push_screen(editor, done)
 
@@ -193,14 +219,25 @@ class ScalerlApp(App[None]):
     def show_run(self, source: str, *, replay: bool = False) -> None:
         """Open the dashboard of a source."""
         from tui.screens.dashboard import Dashboard
+        from tui.watch.catalog import refuse_root
         from tui.watch.session import Session
 
+        for screen in self.screen_stack:
+            if isinstance(screen, Dashboard) and screen.session.source == source and not replay:
+                while self.screen is not screen:
+                    self.pop_screen()
+                return
         try:
+            refuse_root(source)
             session = Session(source, child=self.fleet.child(source), replay=replay)
         except InputError as error:
             self.complain(str(error))
             return
         self.push_screen(Dashboard(session))
+
+    def notify(self, message: str, **options: Any) -> None:
+        """As Textual's, but the words are taken as they stand: paths and causes may hold anything."""
+        super().notify(printable(message), **{"markup": False, **options})
 
     def complain(self, sentence: str) -> None:
         """Say what went wrong, for long enough to be read."""
@@ -215,22 +252,21 @@ class ScalerlApp(App[None]):
         """Ask, and delete a run."""
         from tui.watch.catalog import delete
 
+        if self.fleet.is_running(folder):
+            self.complain(f"{folder} is in use by a run: stop it first")
+            return
+
         def answered(key: str | None) -> None:
-            if key == "d":
+            if key == "y":
                 try:
                     delete(folder)
                     self.notify(f"deleted {folder}")
                 except InputError as error:
                     self.complain(str(error))
 
-        self.push_screen(
-            Choice(
-                "Delete a run",
-                f"Delete {folder} with its log and checkpoints?",
-                [("d", "delete it")],
-            ),
-            answered,
-        )
+        words = f"Delete {folder} with its log and checkpoints?"
+        answers = [("y", "yes, delete it")]
+        self.push_screen(Choice("Delete a run", words, answers, careful=True), answered)
 
     def _fatal_error(self) -> None:
         """A fault of this program: kept in a file, and told in a sentence instead of over the whole screen."""
@@ -296,8 +332,9 @@ class ScalerlApp(App[None]):
     async def _ask_for_source(self, title: str, hint: str, *, replay: bool = False) -> None:
         chosen = await self.push_screen_wait(Ask(title, hint, options=self.memory.recent))
         if chosen:
-            self.memory.attached(chosen)
             self.show_run(chosen, replay=replay)
+            if "://" in chosen or Path(chosen).expanduser().exists():
+                self.memory.attached(chosen)
 
     def action_help(self) -> None:
         """What the keys of this screen do, and what its numbers mean."""
@@ -336,13 +373,13 @@ class ScalerlApp(App[None]):
             elif key == "l":
                 for child in live:
                     child.detach()
+                self.left = [child.folder for child in live]
                 self.exit()
 
         answers = [("s", "stop it (saved: it can be taken up again)"), ("l", "leave it running")]
         self.push_screen(Choice("Quit", f"Still running: {names}", answers), answered)
 
     async def _exit_after(self, live: "list[ChildRun]") -> None:
-        for child in live:
-            if await asyncio.to_thread(child.wait, STOP_WAIT_S) is None:
-                child.kill()
+        """Quit once they have stopped; one that takes longer stops by itself, for its leash ends with us."""
+        await asyncio.gather(*(asyncio.to_thread(child.wait, STOP_WAIT_S) for child in live))
         self.exit()

@@ -1,7 +1,6 @@
 """The commands that open the app: bare `scalerl`, `watch`, `serve`."""
 
 import os
-import shlex
 import sys
 from typing import Annotated
 
@@ -21,6 +20,9 @@ Theme = Annotated[
 
 def open_app(source: str | None = None, *, theme: str | None = None, demo: bool = False) -> None:
     """Open the app on its home screen, on a source, or on the bundled recording."""
+    if source is not None:
+        with errors():
+            _check_source(source)
     if not has_terminal():
         fail("the screens need a terminal: `scalerl run` and `scalerl fit` work without one")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # numpy too: cores are for the run
@@ -30,13 +32,13 @@ def open_app(source: str | None = None, *, theme: str | None = None, demo: bool 
 
         if theme is not None:
             _check_theme(theme)
-        if source is not None:
-            _check_source(source)
         app = ScalerlApp(str(DEMO) if demo else source, theme=theme)
         app.settle()
         app.run()
         if app.fault is not None:
             fail(f"{app.fault}. Runs that it had started stop by themselves, saved", status=1)
+        for folder in app.left:
+            print(f"still running: {folder} (scalerl shows it)")
 
 
 def has_terminal() -> bool:
@@ -58,9 +60,13 @@ def _check_theme(theme: str) -> None:
 
 def _check_source(source: str) -> None:
     """Refuse what cannot be a source before the screen opens."""
-    from tui.watch.feeds import open_feed
+    from tui.watch.catalog import refuse_root
+    from tui.watch.feeds import opener
 
-    open_feed(source).close()
+    opened = opener(source)
+    if "://" not in source:
+        opened().close()
+        refuse_root(source)
 
 
 def watch_command(
@@ -98,26 +104,7 @@ def serve_command(
         try:
             from tui.commands.serving import serve
         except ImportError:
-            fail(
-                "`scalerl serve` needs textual-serve: pip install 'scalerl-sandbox[serve]' in this checkout"
-            )
+            fail("`scalerl serve` needs textual-serve: pip install '.[serve]' in this checkout")
         if run is not None:
             _check_source(run)
-        asked = ["--demo"] if demo else ["watch", run] if run is not None else []
-        # -P: a `tui` folder in the current one must not be taken for ours
-        command = [sys.executable, "-P", "-c", "from tui.cli import main; main()", *asked]
-        exposed = (
-            "read one run" if run or demo else "start, stop and delete runs on this machine as you"
-        )
-        print(
-            f"http://{host}:{port}  (Ctrl-C ends it)\nwhoever opens it can {exposed}, without a password",
-            flush=True,
-        )
-        if host not in ("127.0.0.1", "localhost", "::1"):
-            print(
-                f"warning: {host} can be reached from other machines", file=sys.stderr, flush=True
-            )
-        try:
-            serve(shlex.join(command), host, port)
-        except OSError as error:
-            fail(f"cannot listen on {host}:{port}: {error.strerror}: choose another --port")
+        serve(["--demo"] if demo else ["watch", run] if run is not None else [], host, port)

@@ -141,7 +141,7 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
     found = curve(table_N2, name, se=[_standard_error(event) for event in evals])
     # One for each point, in order of compute; of several at one C the last.
     rl = list({event["C"]: event for event in evals if event["C"] > 0.0}.values())
-    recipe = _flat(run.get("recipe")) | _flat(run.get("site"), "site.")
+    recipe = flat(run.get("recipe")) | flat(run.get("site"), "site.")
     passes = [_passes(event) for event in rl]
     sizes = {(len(each), event.get("k")) for each, event in zip(passes, rl, strict=True) if each}
     n, k = sizes.pop() if len(sizes) == 1 and all(passes) else (0, 0)
@@ -195,14 +195,14 @@ def differing_settings(curves: Sequence[Curve]) -> dict[str, list[Any]]:
     return {key: values for key, values in rows.items() if any(v != values[0] for v in values)}
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """{"loss": {"kind": "cispo"}} as {"loss.kind": "cispo"}."""
     rows: dict[str, Any] = {}
     if not isinstance(tree, dict):
         return rows
     for key, value in tree.items():
         if isinstance(value, dict):
-            rows |= _flat(value, f"{prefix}{key}.")
+            rows |= flat(value, f"{prefix}{key}.")
         else:
             rows[f"{prefix}{key}"] = value
     return rows

@@ -243,7 +243,7 @@ def long_log(place: Path) -> list[Figure]:
         screen.send(str(log))
         screen.idle(0.5)
         pressed = screen.send("\r")
-        in_terminal = screen.expect(f"step {updates}/", 60.0) - pressed
+        in_terminal = screen.expect(f"update {updates}/", 60.0) - pressed
     finally:
         screen.close()
     seen = _probe(place, "attach", str(log), str(updates))

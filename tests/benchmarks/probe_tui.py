@@ -66,7 +66,7 @@ async def attach(log: str, updates: int) -> dict:
 
     def shown() -> bool:
         board = dashboard(app)
-        return board is not None and f"step {updates}/" in board.query_one("#status", Panel).plain
+        return board is not None and f"update {updates}/" in board.query_one("#status", Panel).plain
 
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()

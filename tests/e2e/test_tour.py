@@ -48,23 +48,23 @@ def test_run_change_compare_replay_quit(app: Tmux, tmp_path: Path) -> None:
     app.send("r")
     app.expect("tiny/scalerl/seed-0.2", FIRST_EVALUATION)
     assert len(runs_of(tmp_path)) == 2
-    app.expect("tiny/scalerl/seed-0.2", "step 8/8", seconds=60.0)
+    app.expect("tiny/scalerl/seed-0.2", "update 8/8", seconds=60.0)
     assert until(lambda: len(runs_of(tmp_path)) == 1, 20.0)
 
     app.send("c")
     both = app.expect("Compare", "seed-0.2")
     assert both.count("seed-0") >= 2
     app.send("Escape")
-    app.expect("[1]", "step 8/8")
+    app.expect("[1]", "update 8/8")
     app.send("Escape")
     app.expect(HOME, "seed-0.2")
 
     app.send("Home", "Down", "Enter")
     app.expect("REPLAY tiny.jsonl.gz", "┃")
     app.send("End")
-    app.expect("step 112/112")
+    app.expect("update 112/112")
     app.send("Left", "Left")
-    app.expect("step 111/112")  # the first was to the clock of update 112
+    app.expect("update 111/112")  # the first was to the clock of update 112
     app.send("Home")
     app.expect("0s / ")
 

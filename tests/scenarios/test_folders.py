@@ -17,6 +17,7 @@ from scenarios.runs import (
     differing_keys,
     holder,
     is_begun,
+    is_finished,
     is_locked,
     locked,
     run,
@@ -123,3 +124,8 @@ def test_a_recipe_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     with pytest.raises(RunFailed, match=r"cannot write .*recipe\.toml: Is a directory: make room"):
         run(small_plan(), tmp_path)
     assert not is_locked(tmp_path)
+
+
+def test_a_log_that_ends_without_a_status_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"v":1,"seq":0,"kind":"done"}\n')
+    assert is_finished(tmp_path)

@@ -84,6 +84,8 @@ class FakeChild:
         self.folder, self.recipe = folder, recipe
         self.exit_code: int | None = None
         self.stopping = self.detached = self.killed = False
+        log = folder / "events.jsonl"
+        self.began_at = log.stat().st_size if log.exists() else 0
 
     def write(self, events: Sequence[Event]) -> None:
         append(self.folder, events)

@@ -29,7 +29,7 @@ async def live(pilot: Pilot[None]) -> None:
     app_of(pilot).start(recipe_of(), RUN)
     await until(pilot, "STARTING")
     append(RUN, early(40))
-    await until(pilot, "step 40/112")
+    await until(pilot, "update 40/112")
 
 
 def test_quitting_asks_about_a_live_run(starts: FakeStarts) -> None:
@@ -100,6 +100,9 @@ def test_a_finished_run_runs_anew_and_a_stopped_one_goes_on(starts: FakeStarts) 
     async def look(pilot: Pilot[None]) -> None:
         await until(pilot, "DONE")
         await press(pilot, "r")
+        await until(pilot, "Run the same recipe and seed anew")
+        assert not starts.children
+        await press(pilot, "r")
         await until(pilot, "STARTING")
         await press(pilot, "escape")
         app_of(pilot).show_run(str(stopped))
@@ -154,7 +157,7 @@ def test_a_real_run_from_start_to_end() -> None:
     async def look(pilot: Pilot[None]) -> None:
         app_of(pilot).start(small.recipe, RUN)
         await until(pilot, "STARTING")
-        await until(pilot, "step 8/8")
+        await until(pilot, "update 8/8")
         await until(pilot, "DONE")
         child = app_of(pilot).fleet.child(str(RUN))
         assert child is not None and child.wait(20.0) == 0
@@ -181,3 +184,26 @@ def test_a_fault_ends_in_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch
 def test_without_a_terminal_it_says_what_works() -> None:
     write_run()
     assert "need a terminal" in refused("watch", str(RUN))
+
+
+@pytest.mark.usefixtures("place")
+def test_words_from_outside_are_never_markup() -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        app_of(pilot).complain("no [/red] such \x1b[31m thing")
+        await until(pilot, "no [/red] such ?[31m thing")
+
+    drive(look)
+
+
+def test_a_run_that_cannot_be_taken_up_says_so(starts: FakeStarts) -> None:
+    write_run(events=whole_run(56, planned=112, status="stopped"))
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, "STOPPED")
+        await press(pilot, "r")
+        await until(pilot, "STARTING")
+        starts.last.exit_code = 1
+        await until(pilot, "CRASHED")
+        await until(pilot, "exit code 1")
+
+    drive(look, RUN)

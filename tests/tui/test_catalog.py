@@ -17,6 +17,7 @@ from logs import (
 from scalerl.errors import InputError
 from scalerl.events import Event
 from scenarios.runs import locked
+from tui.watch import catalog
 from tui.watch.catalog import GLYPHS, RunSummary, beside, delete, runs, summary
 
 RUN = whole_run(20, planned=100, status=None)
@@ -47,12 +48,12 @@ def test_done_with_its_ceiling(folder: Path) -> None:
 
 def test_stopped(folder: Path) -> None:
     found = told(folder, done_event(20, "stopped", seq=NEXT))
-    assert found.status == "stopped" and found.says == "stopped   step 20/100"
+    assert found.status == "stopped" and found.says == "stopped   update 20/100"
 
 
 def test_crashed(folder: Path) -> None:
     found = told(folder, fault_event(20, "no room\nleft", seq=NEXT))
-    assert (found.status, found.says) == ("crashed", "crashed   step 20: no room?left")
+    assert (found.status, found.says) == ("crashed", "crashed   update 20: no room?left")
 
 
 def test_a_lost_request_is_no_crash(folder: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_lost_request_is_no_crash(folder: Path) -> None:
 
 def test_killed(folder: Path) -> None:
     found = told(folder)
-    assert found.status == "killed" and found.says == "killed   step 20/100"
+    assert found.status == "killed" and found.says == "killed   update 20/100"
     assert found.pass_rate == RUN[-2]["pass_rate"]
 
 
@@ -69,7 +70,7 @@ def test_live_while_a_process_holds_the_folder(folder: Path) -> None:
     folder.mkdir(parents=True)
     with locked(folder):
         found = told(folder)
-        assert found.status == "live" and found.says.startswith("live   step 20/100  0.")
+        assert found.status == "live" and found.says.startswith("live   update 20/100  0.")
         # of a run that was taken up, whatever its log ends with
         assert told(folder, done_event(20, "stopped", seq=NEXT)).status == "live"
     assert told(folder).status == "killed"
@@ -178,3 +179,38 @@ def test_a_new_folder_beside_a_run(tmp_path: Path) -> None:
     assert beside(first, set()) == tmp_path / "seed-0.3"
     assert beside(tmp_path / "seed-0.2", {tmp_path / "seed-0.3"}) == tmp_path / "seed-0.4"
     assert beside(tmp_path / "v1.x", set()) == tmp_path / "v1.x.2"
+
+
+def test_deleting_leaves_what_is_not_of_the_run(folder: Path) -> None:
+    """A folder that merely holds a log of that name may hold anything."""
+    told(folder)
+    (folder / "thesis.tex").write_text("mine")
+    (folder / "other" / "seed-1").mkdir(parents=True)
+    delete(folder)
+    assert {path.name for path in folder.iterdir()} == {"thesis.tex", "other"}
+
+
+def test_a_pipe_in_place_of_a_log_or_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
+    for name in ("events.jsonl", "lock"):
+        (tmp_path / name / "run").mkdir(parents=True)
+        os.mkfifo(tmp_path / name / "run" / name)
+    write_log(tmp_path / "lock" / "run" / "events.jsonl", whole_run(8))
+    assert [run.name for run in runs(tmp_path)] == ["lock/run"]
+
+
+def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    plain = catalog.summary
+
+    def counted(folder: Path, root: Path | None = None) -> RunSummary | None:
+        read.append(folder)
+        return plain(folder, root)
+
+    monkeypatch.setattr(catalog, "summary", counted)
+    for name in ("a", "b"):
+        write_log(tmp_path / name / "events.jsonl", whole_run(8))
+    runs(tmp_path)
+    runs(tmp_path)
+    assert len(read) == 2
+    write_log(tmp_path / "b" / "events.jsonl", whole_run(12))
+    assert {run.update for run in runs(tmp_path)} == {8, 12} and len(read) == 3

@@ -47,7 +47,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield begin
     for each in started:
-        each.kill()
+        each._process.kill()
+        each._process.wait()
         assert each._process.stdin is not None
         each._process.stdin.close()
 

@@ -76,7 +76,7 @@ def test_the_table_the_plot_and_the_keys_are_there(size: tuple[int, int]) -> Non
             "8op",
             "0.613 ±.020",
             "slower: 1.",
-            "not comparable",
+            "lower ceiling",
             "pass rate",
             "◆",
             "sort: A ▼",

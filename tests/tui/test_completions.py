@@ -19,7 +19,7 @@ def role_of(rows: list[Row], words: str) -> str:
 
 def test_a_right_answer() -> None:
     rows = shown()
-    assert texts(rows[:2]) == "1 of 7  update 4  ● correct  reward +1.00\nprompt <bos> 12 4 <think>"
+    assert texts(rows[:2]) == "1 of 7  ● correct  update 4  reward +1.00\nprompt <bos> 12 4 <think>"
     assert role_of(rows, "● correct") == "ok"
 
 

@@ -490,3 +490,34 @@ def test_an_ssh_address_is_a_host_and_a_path(
 def test_what_cannot_be_a_log_is_named(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         open_feed(text)
+
+
+@pytest.mark.parametrize("text", ["~nobodyhere/x", "a\0b"])
+def test_a_path_that_can_be_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is no path"):
+        open_feed(text)
+
+
+def test_a_name_too_long_is_a_problem_and_no_crash() -> None:
+    feed = open_feed("x" * 5000)
+    assert feed.read(10) == b"" and feed.problem is not None and "too long" in feed.problem
+    with pytest.raises(InputError, match="too long"):
+        open_feed("x" * 300 + ".gz")
+
+
+def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.gz")
+    with pytest.raises(InputError, match="not a regular file"):
+        open_feed(str(tmp_path / "a.gz"))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/l\u00e4ufe/events.jsonl", "http://a..b/x"])
+def test_an_address_that_cannot_be_asked_is_told(url: str) -> None:
+    feed = HttpFeed(url, every_s=0.01) if ".." in url else open_feed(url)
+    try:
+        last = time.monotonic() + 5.0
+        while feed.problem is None and time.monotonic() < last:
+            time.sleep(0.01)
+        assert feed.problem is not None and "asked again" in feed.problem
+    finally:
+        feed.close()

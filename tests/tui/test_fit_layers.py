@@ -161,9 +161,9 @@ def test_the_foot_says_what_is_missing() -> None:
 
 def test_the_foot_of_a_fit() -> None:
     said = texts(footing(scene(), 400.0, 120))
-    assert said.startswith("A 0.") and "±0.0" in said and "  → R(400) 0." in said
-    assert "R(2,240)" in texts(footing(scene(), None, 120))  # ten times the last point
-    assert "R(2,240)" in texts(footing(scene(), 224.0, 120))  # the plan has been reached
+    assert said.startswith("A 0.") and "[0." in said and "  R(400 GPU-h) 0." in said
+    assert "R(2,240 GPU-h)" in texts(footing(scene(), None, 120))  # ten times the last point
+    assert "R(2,240 GPU-h)" in texts(footing(scene(), 224.0, 120))  # the plan has been reached
 
 
 @pytest.mark.parametrize("width", [12, 40, 80])

@@ -270,11 +270,11 @@ def test_a_restart_voids_what_was_known_and_is_counted() -> None:
     assert (batch.restarted, batch.events, log.follower.bytes_read) == (True, [], 0)
     assert log.follower.state is State.WAITING
     assert log.follower.poll().events == [update(5)]
-    assert log.follower.says == "following the log; log restarted at step 0"
+    assert log.follower.says == "following the log; log restarted at update 0"
     log.follower.poll()
     assert (log.follower.resets, log.follower.notices) == (
         2,
-        ["log restarted at step 0 (2nd time)"],
+        ["log restarted at update 0 (2nd time)"],
     )
 
 

@@ -81,17 +81,17 @@ def test_every_status_has_its_words() -> None:
         text = await until(pilot, "seed-1")
         line = {n: next(row for row in text.splitlines() if f"seed-{n}" in row) for n in "12345"}
         assert "✔" in line["1"] and "done" in line["1"]
-        assert "◼" in line["2"] and "stopped   step 56/112" in line["2"]
-        assert "✖" in line["3"] and "crashed   step 40: the loss is nan" in line["3"]
-        assert "✖" in line["4"] and "killed   step 40/112" in line["4"]
+        assert "◼" in line["2"] and "stopped   update 56/112" in line["2"]
+        assert "✖" in line["3"] and "crashed   update 40: the loss is nan" in line["3"]
+        assert "✖" in line["4"] and "killed   update 40/112" in line["4"]
         assert "○" in line["5"] and "nothing written yet" in line["5"]
         with locked(ROOT / "seed-4"):
             text = await until(pilot, "● tiny/scalerl/seed-4")
-            assert "live   step 40/112" in text
+            assert "live   update 40/112" in text
         await until(pilot, "✖ tiny/scalerl/seed-4")
         await mark(pilot, "seed-2")
         text = await until(pilot, "pass rate 0.")
-        assert "stopped   step 56/112" in text and str(ROOT / "seed-2") in text
+        assert "stopped   update 56/112" in text and str(ROOT / "seed-2") in text
 
     drive(look, size=(160, 44))
 
@@ -166,12 +166,14 @@ def test_a_run_is_deleted_after_a_question_and_a_live_one_never() -> None:
         await until(pilot, "Delete a run")
         await press(pilot, "escape")
         assert (ROOT / "seed-2").exists()
-        await press(pilot, "d d")
+        await press(pilot, "d d enter")  # the way back is marked
+        assert (ROOT / "seed-2").exists()
+        await press(pilot, "d y")
         await until(pilot, lambda text: "◼ tiny/scalerl/seed-2" not in text)
         assert not (ROOT / "seed-2").exists() and (ROOT / "seed-3").exists()
         await mark(pilot, "seed-4")
         with locked(ROOT / "seed-4"):
-            await press(pilot, "d d")
+            await press(pilot, "d")
             await until(pilot, "stop it first")
         assert (ROOT / "seed-4").exists()
 

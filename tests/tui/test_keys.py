@@ -78,14 +78,14 @@ def test_a_pause_freezes_the_view_while_the_log_grows() -> None:
     write_run(events=events)
 
     async def look(pilot: Pilot[None]) -> None:
-        await until(pilot, "step 72/112")
+        await until(pilot, "update 72/112")
         await press(pilot, "space")
         await until(pilot, "VIEW PAUSED")
         append(RUN, later(events, 73))
         await until(pilot, lambda _: board(pilot).session.store.updates.n == 73)
-        assert "step 72/112" in screen_text(pilot.app)
+        assert "update 72/112" in screen_text(pilot.app)
         await press(pilot, "space")
-        await until(pilot, "step 73/112")
+        await until(pilot, "update 73/112")
 
     drive(look, RUN)
 
@@ -234,10 +234,11 @@ def test_the_palette_knows_every_key_of_the_screen() -> None:
         told = " ".join(command.title for command in app_of(pilot).get_system_commands(screen))
         for active in screen.active_bindings.values():
             if active.binding.show and active.enabled and active.binding.description:
-                assert active.binding.description.lower() in told.lower()
+                words = active.binding.tooltip or active.binding.description
+                assert words.lower() in told.lower()
         await press(pilot, "ctrl+p")
         await pilot.press(*"stop")
-        await until(pilot, "Stop (s)")
+        await until(pilot, "Stop the run after the update under way, saved (s)")
         await press(pilot, "escape")
 
     drive(look, RUN)
@@ -281,11 +282,11 @@ def test_a_remote_run_is_recorded(served: str, place: Path) -> None:
     write_run()
 
     async def look(pilot: Pilot[None]) -> None:
-        await until(pilot, "step 112/112")
+        await until(pilot, "update 112/112")
         await press(pilot, "R")
         await until(pilot, "recording to")
         await until(pilot, lambda _: bool(list(place.glob("recordings/*.jsonl"))))
-        await until(pilot, "step 112/112")
+        await until(pilot, "update 112/112")
 
     drive(look, f"{served}/{RUN}/events.jsonl")
     [recorded] = place.glob("recordings/*.jsonl")

@@ -9,9 +9,10 @@ import pytest
 from run_logs import write_log
 
 from scalerl.curves.uncertainty import Interval
+from scalerl.errors import InputError
 from tui.compare.compare_layers import METRICS, Overlay, overlay
 from tui.compare.contrast import contrast
-from tui.compare.exporting import as_csv, free_path
+from tui.compare.exporting import as_csv, export, free_path
 from tui.compare.forest import DROPPED_FIRST, Forest, forest_axis, layout, table
 from tui.compare.ranking import Ranking, short_names
 from tui.compare.standing import Entry, Standing, read_entry, standings
@@ -75,16 +76,16 @@ def test_runs_of_very_different_length_are_compared_at_the_compute_both_have(
     tmp_path: Path,
 ) -> None:
     base = write_log(tmp_path / "base")  # to 160 GPU-h
-    long = write_log(tmp_path / "long", seed=1, hours=4.0)  # to 320
-    fair = write_log(tmp_path / "fair", seed=2, hours=3.0)  # to 240 = 1.5 x 160
+    long = write_log(tmp_path / "long", seed=1, hours=6.0)  # to 480
+    fair = write_log(tmp_path / "fair", seed=2, hours=5.0)  # to 400 = 2.5 x 160
     ranking = ranked(base, long, fair)
-    assert words(ranking, long) == "not comparable: 320 > 160 GPU-h"
+    assert words(ranking, long) == "not comparable: 480 > 160 GPU-h"
     assert ranking.standings[long].matched == 160.0
     assert ranking.standings[long].role == "muted"
     assert ranking.standings[fair].matched is None
     ranking.base = long
     ranking.standings = standings(ranking.entries, long)
-    assert words(ranking, base) == "not comparable: 160 < 320 GPU-h"
+    assert words(ranking, base) == "not comparable: 160 < 480 GPU-h"
 
 
 def test_a_run_that_has_not_seen_its_knee_gets_no_verdict_and_gives_none(tmp_path: Path) -> None:
@@ -334,3 +335,13 @@ def test_a_free_path_steps_over_what_is_there(tmp_path: Path) -> None:
     path.touch()
     (tmp_path / "a-2.csv").touch()
     assert free_path(path) == tmp_path / "a-3.csv"
+
+
+def test_an_export_under_the_name_of_the_figure_keeps_the_table(tmp_path: Path) -> None:
+    ranking = ranked(write_log(tmp_path / "a"), write_log(tmp_path / "b", seed=1))
+    made = [entry.made for entry in ranking.entries if entry.made is not None]
+    assert "foo.csv" in export(tmp_path / "foo.svg", as_csv(ranking), made)
+    assert (tmp_path / "foo.csv").read_text().startswith("source")
+    assert "<svg" in (tmp_path / "foo.svg").read_text()
+    with pytest.raises(InputError, match="is a folder"):
+        export(tmp_path, as_csv(ranking), [])

@@ -49,7 +49,7 @@ def test_steps_jumps_and_ends(place: Path) -> None:
         player = await opened(pilot)
         await press(pilot, "right right right")
         assert player.cursor == 3 * UPDATE_S
-        assert "step 3/112" in await until(pilot, "4m30s / 2h48m")  # 112 * 90 s
+        assert "update 3/112" in await until(pilot, "4m30s / 2h48m")  # 112 * 90 s
         await press(pilot, "left")
         assert player.cursor == 2 * UPDATE_S
         await press(pilot, "shift+right")
@@ -58,7 +58,7 @@ def test_steps_jumps_and_ends(place: Path) -> None:
         assert player.cursor == 0.0
         await press(pilot, "end right")
         assert player.cursor == player.end == 112 * UPDATE_S
-        await until(pilot, "step 112/112")
+        await until(pilot, "update 112/112")
         await until(pilot, "A 0.899")
 
     drive(look)
@@ -75,7 +75,7 @@ def test_it_plays_by_itself_and_begins_anew_at_the_end(place: Path) -> None:
         assert player.speed == 2 * speed
         player.speed = player.end  # the whole in a second
         await press(pilot, "space")
-        text = await until(pilot, "step 112/112")
+        text = await until(pilot, "update 112/112")
         assert not player.playing and "‖ REPLAY" in text
         await press(pilot, "space")
         assert player.playing and player.cursor < player.end
@@ -108,7 +108,7 @@ def test_marks_are_jumped_to(place: Path) -> None:
         await press(pilot, "full_stop")
         first = player.cursor
         assert 60 * UPDATE_S <= first <= 80 * UPDATE_S  # an alarm takes some updates
-        text = await until(pilot, lambda text: re.search(r"step (6|7|8)\d/112", text) is not None)
+        text = await until(pilot, lambda text: re.search(r"update (6|7|8)\d/112", text) is not None)
         assert "■" in text.splitlines()[-3]
         await press(pilot, "comma")
         assert player.cursor <= first
@@ -185,7 +185,7 @@ def test_the_bundled_recordings_play() -> None:
         await press(pilot, "down enter")
         await until(pilot, "REPLAY")
         await press(pilot, "end")
-        await until(pilot, "step 112/112")
+        await until(pilot, "update 112/112")
         await until(pilot, "A 0.9")
         await press(pilot, "escape")
         await until(pilot, "Start the tiny run")

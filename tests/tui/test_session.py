@@ -4,7 +4,8 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,8 @@ from spoiled_logs import JSON
 
 from scalerl.errors import InputError
 from scalerl.events import read_events
+from scenarios.runs import locked
+from tui.watch.child import ChildRun
 from tui.watch.follow import State
 from tui.watch.memory import MOST_RECENT, Memory, place, remembered
 from tui.watch.session import Session
@@ -242,3 +245,41 @@ def test_a_memory_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     Memory("x").attached("run")
     assert remembered() == Memory()
+
+
+def test_the_home_folder_is_meant_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_log(tmp_path / "r" / "events.jsonl", whole_run(8))
+    session = Session("~/r")
+    session.pump()
+    assert session.folder == tmp_path / "r" and session.store.updates.n == 8
+    session.close()
+
+
+def test_a_run_of_this_machine_without_its_process_is_gone(tmp_path: Path) -> None:
+    """Not at once: between two heartbeats nobody asks."""
+    now = [0.0]
+    write_log(tmp_path / "events.jsonl", whole_run(8, status=None))
+    (tmp_path / "lock").touch()
+    session = Session(str(tmp_path), now=lambda: now[0])
+    session.pump()
+    assert session.state is State.LIVE
+    now[0] = 9.0
+    assert session.state is State.CRASHED and "killed" in session.says
+    with locked(tmp_path):
+        assert session.state is State.LIVE
+    session.close()
+
+
+def test_what_an_old_log_says_is_not_of_the_process_that_was_just_started(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "events.jsonl", whole_run(8, planned=16, status="stopped"))
+    child = SimpleNamespace(exit_code=None, began_at=log.stat().st_size, stopping=False)
+    session = Session(str(tmp_path), child=cast(ChildRun, child))
+    session.pump()
+    assert session.state is State.WAITING  # it is starting
+    child.exit_code = 1
+    session.pump()
+    assert session.state is State.CRASHED and "exit code 1" in session.says
+    session.close()

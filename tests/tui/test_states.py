@@ -30,19 +30,19 @@ WRITTEN: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "waiting": (lambda: None, ("WAITING", "seed-0", "esc to choose another")),
     "too few points": (
         lambda: write_run(events=early(8)),
-        ("LIVE", "step 8/112", "the fit needs 8 evaluations", "2 so far"),
+        ("LIVE", "update 8/112", "the fit needs 8 evaluations", "2 so far"),
     ),
-    "band": (lambda: write_run(events=early(40)), ("LIVE", "step 40/112", "twice")),
-    "fit": (lambda: write_run(events=early(72)), ("LIVE", "step 72/112", "A 0.899")),
-    "unstable": (lambda: write_run(events=falling()), ("LIVE", "step 60/112", "mean 0.3")),
-    "done": (lambda: write_run(), ("DONE", "step 112/112", "224 GPU-h", "A 0.899")),
+    "band": (lambda: write_run(events=early(40)), ("LIVE", "update 40/112", "twice")),
+    "fit": (lambda: write_run(events=early(72)), ("LIVE", "update 72/112", "A 0.899")),
+    "unstable": (lambda: write_run(events=falling()), ("LIVE", "update 60/112", "mean 0.3")),
+    "done": (lambda: write_run(), ("DONE", "update 112/112", "224 GPU-h", "A 0.899")),
     "stopped": (
         lambda: write_run(events=whole_run(56, planned=112, status="stopped")),
-        ("STOPPED", "step 56/112", "r takes it up"),
+        ("STOPPED", "update 56/112", "r takes it up"),
     ),
     "exhausted": (
         lambda: write_run(events=whole_run(56, planned=112, status="exhausted")),
-        ("DONE", "step 56/112"),
+        ("DONE", "update 56/112"),
     ),
     "crashed": (
         lambda: (
@@ -53,7 +53,7 @@ WRITTEN: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "taken up": (
         lambda: write_run(events=[*early(40), resume_event(len(early(40)), 40)]),
-        ("LIVE", "step 40/112"),
+        ("LIVE", "update 40/112"),
     ),
     "newer format": (
         lambda: write_run(events=[{**event, "v": 9} for event in whole_run()]),
@@ -67,7 +67,7 @@ WRITTEN: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: write_run(events=whole_run(truncated=0.12)),
         ("DONE", "12", "■"),
     ),
-    "a run without a head": (lambda: write_run(events=whole_run()[1:]), ("DONE", "step 112")),
+    "a run without a head": (lambda: write_run(events=whole_run()[1:]), ("DONE", "update 112")),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_log_falls_silent_and_speaks_again(clock: Clock) -> None:
         await until(pilot, "SILENT")
         await everywhere(pilot, ("SILENT", "no new line for 1m16s", "not even a heartbeat"))
         append(RUN, later(early(40), 41))
-        await until(pilot, "step 41/112")
+        await until(pilot, "update 41/112")
         assert "LIVE" in screen_text(pilot.app)
 
     drive(look, RUN)
@@ -162,7 +162,7 @@ def test_a_long_log_is_caught_up_with_a_bar(clock: Clock, monkeypatch: pytest.Mo
         await everywhere(pilot, ("CATCHING UP", "catching up, ", "MB read", "█░"))
         turns[0] = 10**6
         text = await until(pilot, "DONE")
-        assert "step 1200/1200" in text and "catching up" not in text
+        assert "update 1200/1200" in text and "catching up" not in text
 
     drive(look, RUN)
 
@@ -171,10 +171,12 @@ def test_the_file_becomes_another_run(clock: Clock) -> None:
     write_run(events=early(40))
 
     async def look(pilot: Pilot[None]) -> None:
-        await until(pilot, "step 40/112")
+        await until(pilot, "update 40/112")
         write_log(RUN / "new.jsonl", early(8)).replace(RUN / "events.jsonl")
-        await until(pilot, "step 8/112")
-        await everywhere(pilot, ("log restarted at step 0", "step 8/112", "needs 8 evaluations"))
+        await until(pilot, "update 8/112")
+        await everywhere(
+            pilot, ("log restarted at update 0", "update 8/112", "needs 8 evaluations")
+        )
         write_log(RUN / "new.jsonl", early(12)).replace(RUN / "events.jsonl")
         await until(pilot, "(2nd time)")
         shutil.rmtree(RUN)
@@ -190,7 +192,7 @@ def test_a_child_starts_runs_and_dies(clock: Clock, starts: FakeStarts) -> None:
         await everywhere(pilot, ("STARTING", "loading torch"))
         child = starts.last
         append(RUN, early(40))
-        await until(pilot, "step 40/112")
+        await until(pilot, "update 40/112")
         child.stop()
         await until(pilot, "STOPPING")
         child.stopping = False
@@ -209,7 +211,7 @@ def test_a_run_ends_while_one_looks(clock: Clock) -> None:
         await until(pilot, "LIVE")
         append(RUN, later(early(72), 73, "done"))
         text = await until(pilot, "DONE")
-        assert "step 73/112" in text and "◷" not in text
+        assert "update 73/112" in text and "◷" not in text
         assert "the run is done" in text
 
     drive(look, RUN)

@@ -27,6 +27,7 @@ class Child:
 
     exit_code: int | None = None
     stopping: bool = False
+    began_at: int = 0
 
 
 OPEN: list[Session] = []
@@ -103,8 +104,8 @@ def test_catching_up(folder: Path) -> None:
 def test_live(folder: Path) -> None:
     run = Watched(folder, *RUN).after(3.2)
     said = run.top()
-    assert said.startswith(" ● LIVE tiny  step 20/100  40 GPU-h  2.0 steps/s  ETA 40s")
-    assert "cispo" in said and "k=8" in said and said.rstrip().endswith("◷3.2s")
+    assert said.startswith(" ● LIVE tiny  update 20/100  40 GPU-h  ScaleRL  2.0 updates/s  ETA 40s")
+    assert "ScaleRL" in said and said.rstrip().endswith("◷3.2s")
     assert run.banner() == ""
 
 
@@ -115,12 +116,12 @@ def test_stale_and_silent(folder: Path) -> None:
     run.after(110.0)
     assert run.top().startswith(" ■ SILENT tiny") and run.top().rstrip().endswith("◷2m10s")
     assert "was killed" in run.banner() and "r takes up" in run.banner()
-    assert "ETA" not in run.top() and "steps/s" not in run.top()
+    assert "ETA" not in run.top() and "updates/s" not in run.top()
 
 
 def test_done(folder: Path) -> None:
     run = Watched(folder, *whole_run(20)).after(1000.0)
-    assert run.top().startswith(" ✔ DONE tiny  step 20/20")
+    assert run.top().startswith(" ✔ DONE tiny  update 20/20")
     assert "◷" not in run.top() and "ETA" not in run.top()
     assert run.banner() == ""
 
@@ -171,7 +172,9 @@ def test_a_frozen_view_and_a_replay(folder: Path) -> None:
     run = Watched(folder, *RUN)
     assert run.top(paused=True).startswith(" ‖ VIEW PAUSED tiny")
     player = Player([90.0], 1800.0)
-    assert run.top(player=player).startswith(" ⏵ REPLAY tiny  step 20/100  40 GPU-h  speed 40x")
+    assert run.top(player=player).startswith(
+        " ⏵ REPLAY tiny  update 20/100  40 GPU-h  ScaleRL  speed 40x"
+    )
     player.toggle()
     assert run.top(player=player).startswith(" ‖ REPLAY tiny")
     assert run.after(1000.0).banner(player=player) == ""
@@ -187,15 +190,15 @@ def test_what_is_odd_about_the_log_is_told_while_all_is_well(folder: Path) -> No
 
 
 def test_what_gives_way_when_it_is_narrow(folder: Path) -> None:
-    """The recipe, the time to go, the pace, the compute; state, name, step and age stay."""
+    """The time to go, the pace, the recipe, the compute; state, name, update and age stay."""
     run = Watched(folder, *RUN)
-    parts = [("cispo", 0), ("ETA", 1), ("steps/s", 2), ("GPU-h", 3)]
+    parts = [("ETA", 0), ("updates/s", 1), ("ScaleRL", 2), ("GPU-h", 3)]
     gone: list[str] = []
     for width in range(120, 33, -1):
         said = run.top(width)
-        assert "● LIVE tiny" in said and "step 20/100" in said and "◷0.0s" in said, width
+        assert "● LIVE tiny" in said and "update 20/100" in said and "◷0.0s" in said, width
         gone += [word for word, _ in parts if word not in said and word not in gone]
-    assert gone == ["cispo", "ETA", "steps/s", "GPU-h"]
+    assert gone == ["ETA", "updates/s", "ScaleRL", "GPU-h"]
 
 
 @given(width=st.integers(10, 140), name=st.text(max_size=30))
@@ -214,7 +217,7 @@ def test_a_site_that_makes_no_sense(folder: Path, updates: Any) -> None:
     head = run_event(recipe_of())
     head["site"] |= {"updates": updates}
     run = Watched(folder, head, *(update_event(n) for n in range(1, 6)))
-    assert run.top().startswith(" ● LIVE tiny  step 5") and "ETA" not in run.top().replace(
+    assert run.top().startswith(" ● LIVE tiny  update 5") and "ETA" not in run.top().replace(
         "ETA 0s", ""
     )
 

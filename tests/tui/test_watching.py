@@ -138,3 +138,37 @@ def test_a_log_that_no_fit_can_read_is_told_of_and_watched_on(
         await until(lambda: "ZeroDivisionError" in watch.scene().analysis.why)
 
     watched(log, look)
+
+
+def test_a_replay_that_goes_back_knows_nothing_of_what_comes(tmp_path: Path) -> None:
+    source = recorded(tmp_path / "run.jsonl.gz", whole_run())
+
+    async def look(watch: Watch) -> None:
+        await until(lambda: watch.player is not None)
+        assert watch.player is not None
+        watch.player.to(watch.player.end)
+        await until(lambda: watch.scene().analysis.stage is Stage.FIT)
+        watch.player.to(90.0 * 40)  # 40 updates, 80 GPU-h
+        at_once = watch.scene().analysis
+        assert at_once.made is None and at_once.curve is not None
+        assert at_once.curve.last_C == 80.0
+        await until(lambda: watch.scene().analysis.made is not None)
+        assert watch.scene().analysis.curve is not None
+        now = watch.scene().analysis.curve
+        assert now is not None and now.last_C == 80.0
+
+    watched(source, look)
+
+
+def test_a_frozen_view_of_a_log_that_began_anew_follows_again(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "events.jsonl", whole_run())
+
+    async def look(watch: Watch) -> None:
+        await until(lambda: watch.scene().view.n == 112)
+        watch.freeze()
+        write_log(log, whole_run(8))
+        await until(lambda: watch.session.follower.resets == 1)
+        await until(lambda: watch.scene().view.n == 8)
+        assert watch.frozen_at is None
+
+    watched(log, look)

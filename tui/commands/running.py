@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -190,7 +190,10 @@ def document(result: RunResult) -> dict[str, Any]:
 
 @contextmanager
 def stop_on_interrupt(console: Console) -> Iterator[Control]:
-    """The first Ctrl-C asks the run to stop after the update under way; the second one ends it at once."""
+    """The first Ctrl-C asks the run to stop after the update under way, the second one ends it at once.
+
+    SIGTERM asks as well, however often it comes.
+    """
     control = Control()
 
     def interrupt(number: int, frame: Any) -> None:
@@ -199,8 +202,13 @@ def stop_on_interrupt(console: Console) -> Iterator[Control]:
         control.stop = True
         console.print("stopping after this update (Ctrl-C again to end at once)")
 
-    before: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, interrupt)
+    def terminate(number: int, frame: Any) -> None:
+        control.stop = True
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: terminate}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield control
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

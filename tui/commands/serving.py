@@ -1,9 +1,14 @@
 """The screens in a browser: textual-serve, ended at once by Ctrl-C even while a page is open."""
 
 import asyncio
+import shlex
+import sys
+from collections.abc import Sequence
 
 from aiohttp import web
 from textual_serve.server import Server
+
+from scalerl.errors import InputError
 
 
 class OwnServer(Server):
@@ -28,10 +33,27 @@ class OwnServer(Server):
         await super().on_shutdown(app)
 
 
-def serve(command: str, host: str, port: int) -> None:
-    """Serve a command until Ctrl-C; each page of a browser gets a process of its own.
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(arguments: Sequence[str], host: str, port: int) -> None:
+    """Serve `scalerl` with these arguments until Ctrl-C; each page of a browser gets a process of its own.
 
     Raises:
-        OSError: the port cannot be listened on.
+        InputError: the port cannot be listened on.
     """
-    OwnServer(command, host, port).serve()
+    print(f"http://{host}:{port}  (Ctrl-C ends it)")
+    # whatever it opens with: esc leads to the home screen
+    print(
+        "whoever opens it can start, stop and delete runs on this machine as you, without a password",
+        flush=True,
+    )
+    if host not in LOCAL:
+        print(f"warning: {host} can be reached from other machines", file=sys.stderr, flush=True)
+    # -P: a `tui` folder in the current one must not be taken for ours
+    command = [sys.executable, "-P", "-c", "from tui.cli import main; main()", *arguments]
+    try:
+        OwnServer(shlex.join(command), host, port).serve()
+    except OSError as error:
+        said = f"cannot listen on {host}:{port}: {error.strerror}"
+        raise InputError(f"{said}: choose another --port") from None

@@ -36,6 +36,11 @@ def contrast(ranking: Ranking, width: int, height: int) -> list[Row]:
     elif base.made is not None and entry.made is not None:
         for words in _facts(entry.made, base.made, stands):
             facts += wrapped(words, width, indent="  ")
+    if entry.goes_on and entry.last_C:
+        words = (
+            f"read at {amount(entry.last_C)} {ranking.unit()}, while it runs: x and a read it anew"
+        )
+        facts += wrapped(words, width, "watch")
     facts += _doubts(entry, width)
     room = max(height - len(top) - min(len(facts), height // 2) - 1, 2)
     if len(changed) > room:

@@ -49,11 +49,16 @@ def export(path: Path, content: str, made: Sequence[Forecast]) -> str:
     Raises:
         InputError: a file of that name is there already, or it cannot be written.
     """
+    if not path.name or path.is_dir():
+        raise InputError(f"{path} is a folder: name a file, e.g. {path / 'comparison.csv'}")
+    if path.suffix == ".svg":  # the name of the figure: the table goes beside it
+        path = path.with_suffix(".csv")
     picture = path.with_suffix(".svg")
-    for each in (path, picture) if made else (path,):
-        if each.exists():
-            raise InputError(f"{each} is there already and is not overwritten: choose another name")
     try:
+        for each in (path, picture) if made else (path,):
+            if each.exists():
+                said = f"{each} is there already and is not overwritten"
+                raise InputError(f"{said}: choose another name")
         file = path.open("x", encoding="utf-8")
         try:
             with file:

@@ -26,7 +26,7 @@ from tui.show.canvas import short
 from tui.watch.analysis import forecast_of
 from tui.watch.store import RunStore, RunView
 
-MATCHED = 1.5  # factor between the last compute of two runs up to which their ceilings are compared
+MATCHED = 2.5  # factor between two last C, from which curves are compared at the smaller
 PACE_DRAWS = 1_000
 
 
@@ -41,6 +41,11 @@ class Entry:
     made: Forecast | None
     runs: tuple[RunView, ...] = ()
     why: str = ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run of it had not ended when it was read."""
+        return any(run.store.done is None and run.store.fault is None for run in self.runs)
 
     @property
     def last_C(self) -> float | None:
@@ -124,9 +129,25 @@ def standings(entries: Sequence[Entry], base: str) -> dict[str, Standing]:
         else:
             i, j = places.index(entry.source), places.index(base)
             found[entry.source] = _believed(entry.made) or (
-                Standing("base") if i == j else _stands(both, i, j)
+                Standing("base") if i == j else _other_task(entry, of_base) or _stands(both, i, j)
             )
     return found
+
+
+def _other_task(entry: Entry, base: Entry | None) -> Standing | None:
+    """Pass rates and hours of two tasks are no rivals."""
+    tasks = [task_of(each) for each in (entry, base) if each is not None]
+    if None in tasks or len(set(tasks)) == 1:
+        return None
+    return Standing("another task: compare shapes", "muted")
+
+
+def task_of(entry: Entry) -> str | None:
+    """What a curve was measured on, as far as it is known."""
+    recipe = entry.made.whole.recipe if entry.made is not None else None
+    if recipe is not None:
+        return str(recipe.get("site.task"))
+    return "the paper's" if entry.source.startswith(PAPER) else None
 
 
 def _believed(made: Forecast) -> Standing | None:

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 class Choice(ModalScreen[str | None]):
     """Asks, and is dismissed with the key of the answer; None if it was left with esc.
 
-    answers: (key, what it does), the first one marked.
+    answers: (key, what it does). The first one is marked, or with `careful` the way back.
     """
 
     DEFAULT_CSS = """
@@ -33,8 +33,16 @@ class Choice(ModalScreen[str | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back")]
 
-    def __init__(self, title: str, question: str, answers: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        title: str,
+        question: str,
+        answers: Sequence[tuple[str, str]],
+        *,
+        careful: bool = False,
+    ) -> None:
         super().__init__()
+        self._careful = careful
         self._title, self._question = title, question
         self._answers = list(answers)
 
@@ -48,7 +56,9 @@ class Choice(ModalScreen[str | None]):
             )
 
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        options = self.query_one(OptionList)
+        options.focus()
+        options.highlighted = len(self._answers) if self._careful else 0
 
     def on_key(self, event: Key) -> None:
         if event.character in [key for key, _ in self._answers]:

@@ -23,6 +23,7 @@ from tui.compare.ranking import Ranking
 from tui.compare.standing import Entry, Standing, known_sources, read_entry, standings
 from tui.screens.asking import Ask
 from tui.show.rows import Row
+from tui.watch.feeds import path_of
 from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Panel
 from tui.widgets.plot import PlotPanel
@@ -323,11 +324,16 @@ class CompareScreen(Screen[None]):
             Ask("export", f"{what} · enter write · esc", str(free_path(Path(DEFAULT_FILE))))
         )
         if path is not None:
+            try:
+                target = path_of(path)
+            except InputError as error:
+                self.notify(str(error), severity="error")
+                return
             # of one unit, as a figure has one axis
             made = [
                 entry.made for entry in reversed(self.ranking.drawn()) if entry.made is not None
             ]
-            self._write(Path(path).expanduser(), as_csv(self.ranking), made if figure else [])
+            self._write(target, as_csv(self.ranking), made if figure else [])
 
     @work(thread=True, group="write")
     def _write(self, path: Path, content: str, made: list[Forecast]) -> None:

@@ -8,12 +8,10 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 
 from tui.screens.run_keys import RunKeys
-from tui.show.gauges import truncation_level
-from tui.show.rows import LEVEL_GLYPHS, Row
+from tui.show.rows import Row
 from tui.show.scrub import scrub_rows
-from tui.show.status import Standing, banner_rows, status_row
+from tui.show.status import Standing, banner_rows, status_row, tab_row
 from tui.show.terms import Term, terms
-from tui.watch.follow import State
 from tui.watch.player import Player
 from tui.watch.scene import empty_scene
 from tui.watch.session import Session
@@ -95,12 +93,16 @@ class Dashboard(RunKeys):
             key(str(i + 1), f"panel('{name}')", title, f"panel {i + 1}: {title}")
             for i, (name, title) in enumerate(zip(PANELS, TITLES, strict=True))
         ),
+        key("tab", "next_panel(1)", "next panel"),
+        key("shift+tab", "next_panel(-1)", "panel before"),
         key("f", "full", "full screen", "the panel one is at over the whole screen"),
         key("y", "copy", "copy", "copy the panel as text"),
-        key("comma", "replay_event(-1)", "mark before", "replay: back to the alarm before"),
-        key("full_stop", "replay_event(1)", "next mark", "replay: on to the next alarm"),
+        key("comma", "replay_event(-1)", "alarm before", "replay: back to the alarm before"),
+        key(
+            "full_stop", "replay_event(1)", "next alarm", "replay: on to the next alarm", show=True
+        ),
         key("less_than_sign", "replay_speed(-1)", "slower", "replay: half the speed"),
-        key("greater_than_sign", "replay_speed(1)", "faster", "replay: twice the speed"),
+        key("greater_than_sign", "replay_speed(1)", "faster", "replay: twice the speed", show=True),
     ]
 
     def __init__(self, session: Session) -> None:
@@ -144,6 +146,9 @@ class Dashboard(RunKeys):
         if self.session.kind == "recording":
             self.set_interval(TICK_S, self._tick)
 
+    def on_screen_resume(self) -> None:
+        self.call_after_refresh(self.look)
+
     def on_unmount(self) -> None:
         self.session.close()
 
@@ -170,16 +175,14 @@ class Dashboard(RunKeys):
 
     def look(self) -> None:
         """Show the run as it is, or as it stood where the view stands."""
-        if not self.is_attached:
+        if not self.is_attached or not self.is_current:
             return
         self.scene = self.watched.scene(self.fit.crosshair_compute())
         self._show_panels()
         self._show_lines()
 
     def _show_panels(self) -> None:
-        self.fit.live = self.session.follower.state not in (State.FINISHED, State.CRASHED) or bool(
-            self.player
-        )
+        self.fit.live = not self.watched.over or self.player is not None
         if self._visible(self.fit):
             self.fit.show_scene(self.scene)
         for panel in (self.truncation, self.lag, self.busy, self.happened, self.sample):
@@ -218,24 +221,9 @@ class Dashboard(RunKeys):
         bar.show(scrub_rows(player, self.watched.marks, width))
 
     def _tabs(self, width: int) -> Row:
-        """The panels by number, the one that is shown marked; alarms stay in sight."""
-        row: Row = []
-        level = self._truncation_word()
-        for i, (name, short) in enumerate(zip(PANELS, TABS, strict=True)):
-            here = name == self._at
-            row.append((f" {i + 1} ", "key"))
-            row.append(
-                (f"{short}{level if name == 'truncation' else ''} ", "cursor" if here else "muted")
-            )
         if width < 60 or self.size.height < 18:
-            row = [("enlarge to 80x24 for more; 1-6 choose a panel", "watch")]
-        return row
-
-    def _truncation_word(self) -> str:
-        share = self.scene.view.last("truncated")
-        return (
-            "" if share is None else f" {LEVEL_GLYPHS[truncation_level(share)]}{100 * share:.0f}%"
-        )
+            return [("enlarge to 80x24 for more; 1-6 choose a panel", "watch")]
+        return tab_row(self.scene, dict(zip(PANELS, TABS, strict=True)), self._at)
 
     # ---- replay ----
 
@@ -281,6 +269,16 @@ class Dashboard(RunKeys):
         self.query_one(f"#{name}", Panel).focus()
         self.call_after_refresh(self.look)
 
+    def action_next_panel(self, by: int) -> None:
+        """The next of the panels, shown or not, and of the bar of a replay."""
+        stops: list[str] = [*PANELS, "scrub"] if self.player is not None else [*PANELS]
+        here = "scrub" if self.focused is self.scrub else self.panel
+        wanted = stops[(stops.index(here) + by) % len(stops)]
+        if wanted == "scrub":
+            self.scrub.focus()
+        else:
+            self.action_panel(wanted)
+
     def _choose_slots(self) -> None:
         """Which panel has the screen where there is room for one, or the right column where there are two.
 
@@ -296,8 +294,8 @@ class Dashboard(RunKeys):
     def action_full(self) -> None:
         if self.maximized is not None:
             self.minimize()
-        elif self.focused is not None:
-            self.maximize(self.focused)
+        else:
+            self.maximize(self.query_one(f"#{self.panel}"))
         self.call_after_refresh(self.look)
 
     def action_pause(self) -> None:
@@ -315,10 +313,8 @@ class Dashboard(RunKeys):
         self.look()
 
     def action_copy(self) -> None:
-        panel = self.focused
-        if isinstance(panel, Panel):
-            self.app.copy_to_clipboard(panel.plain)
-            self.notify("copied this panel as text")
+        self.app.copy_to_clipboard(self.query_one(f"#{self.panel}", Panel).plain)
+        self.notify(f"copied panel {PANELS.index(self.panel) + 1} as text")
 
     # ---- help ----
 

@@ -193,13 +193,17 @@ class EditorScreen(Screen[Edited | None]):
             self._answer()
 
     def _write(self, name: str) -> None:
-        path = Path(name)
+        path = Path(name).expanduser()
+        begun = False
         try:
             with path.open("x", encoding="utf-8") as file:
+                begun = True
                 file.write(self.draft.toml())
         except FileExistsError:
             self._answer(f"Not saved: {name} is there already, and nothing is overwritten.")
         except OSError as error:
+            if begun:  # half a recipe is none
+                path.unlink(missing_ok=True)
             self._answer(f"Not saved: {name or 'no name'}: {error.strerror}.")
         else:
             self.dismiss(Edited(tuple(self.draft.overrides()), "save", path))

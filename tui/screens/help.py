@@ -30,6 +30,14 @@ class Line:
     note: str = ""  # the value now; of a key, what it does
     entry: Entry | None = None
 
+    def fits(self, query: str) -> int:
+        """How well a query names it: 3 by its title or key, 2 where they begin so, 1 where they hold it."""
+        names = [self.title.lower().strip("? "), self.entry.key.lower() if self.entry else ""]
+        asked = query.strip("? ")
+        if asked in names:
+            return 3
+        return 2 if any(n.startswith(asked) for n in names) else int(any(asked in n for n in names))
+
     def has(self, words: list[str]) -> bool:
         """Whether every word stands somewhere in it."""
         about = f"{self.entry.key} {self.entry.definition}" if self.entry else ""
@@ -145,6 +153,9 @@ class HelpScreen(ModalScreen[None]):
             self._show(Content("Nothing has all of these words. esc clears the filter."))
             return
         wanted = kept.id if kept and kept.id in ids else ids[0]
+        named = max(ids, key=lambda each: self._lines[each].fits(query.lower()))
+        if words and self._lines[named].fits(query.lower()):
+            wanted = named
         self._list.highlighted = self._list.get_option_index(wanted)
 
     def _chosen(self) -> Line | None:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -18,10 +17,22 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tui.recordings import RECORDINGS
-from tui.show.rows import Row, cut, ends, wrapped
+from tui.screens.home_entries import (
+    ATTACH,
+    COMPARE,
+    DEMO,
+    LESSONS,
+    NO_RUN,
+    OPEN,
+    START,
+    TRUNCATED,
+    Entry,
+    run_entry,
+    run_rows,
+)
+from tui.show.rows import Row, ends, wrapped
 from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Panel
-from tui.words import duration
 
 if TYPE_CHECKING:  # these import the fit and the schema: not before the first paint
     from tui.app import ScalerlApp
@@ -32,91 +43,10 @@ NARROW = 100
 MOST_RUNS = 200
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line of the list. action: what enter does; about: the words of its preview."""
-
-    id: str
-    label: str
-    action: str
-    about: tuple[str, ...]
-    value: str = ""
-    run: "RunSummary | None" = None
-
-
-# The first entry starts the tiny run: enter, enter, enter is a tour.
-START = Entry(
-    "tiny",
-    "▸ Start the tiny run",
-    "scenario",
-    (
-        "Trains a 28,000-parameter policy with the whole ScaleRL recipe on a virtual 80-GPU cluster,"
-        " about a minute on two cores, and shows its scaling curve as it grows.",
-        "You will see: pass rate rising along a sigmoid, the fit's ceiling A become known, thinking grow"
-        " longer, off-policy lag held under k = 8.",
-        "Then press e, change one line of the recipe, run again, and compare.",
-        "Needs nothing: no GPU, no network.",
-    ),
-    value="tiny",
-)
-DEMO = Entry(
-    "demo",
-    "⏵ Replay a recorded run",
-    "recording",
-    (
-        "A bundled recording of the tiny run, with a scrub bar: the fit uses only what lies left of the"
-        " cursor, so you see how early the end could be told.",
-        "space plays and pauses, ←→ step, , and . jump between alarms.",
-    ),
-    value="tiny.jsonl.gz",
-)
-TRUNCATED = Entry(
-    "truncated",
-    "⏵ Replay a run that truncation held down",
-    "recording",
-    (
-        "The same recipe without interruptions and with 24 thinking tokens: as thinking grows, more and more"
-        " completions end without an answer, and the ceiling falls from 0.93 to 0.65.",
-        "Watch panel 2 enter its danger zone long before the curve bends.",
-    ),
-    value="truncated.jsonl.gz",
-)
-LESSONS = Entry(
-    "lessons",
-    "  Lessons: predict, run, compare, explain",
-    "none",
-    ("Lessons are not here yet. Until then: start the tiny run, and press ? on anything you see.",),
-)
-ATTACH = Entry(
-    "attach",
-    "a Attach to a run ...",
-    "attach",
-    (
-        "Follow a run that trains elsewhere: a run folder, a log, ssh://host/path/events.jsonl or http://...",
-        "Read-only: nothing is ever written next to the run.",
-    ),
-)
-OPEN = Entry(
-    "open",
-    "o Open a recording ...",
-    "open",
-    ("Replay an events.jsonl or .jsonl.gz with the scrub bar.",),
-)
-COMPARE = Entry(
-    "compare",
-    "c Compare curves ...",
-    "compare",
-    (
-        "Runs, or the paper's curves, side by side: ceilings with intervals, who gets there faster, what"
-        " differs in the recipes.",
-    ),
-)
-
-
 class Preview(Panel):
     """What the marked entry is."""
 
-    DEFAULT_CSS = "Preview { width: 1fr; padding: 0 1; }"
+    DEFAULT_CSS = "Preview { width: 4fr; padding: 0 1; }"
     can_focus = False
 
     def __init__(self) -> None:
@@ -132,26 +62,10 @@ class Preview(Panel):
         title = self.entry.run.name if self.entry.run is not None else self.entry.label.strip("▸⏵ ")
         rows: list[Row] = [*wrapped(title, width, "strong"), []]
         if (run := self.entry.run) is not None:
-            rows += _run_rows(run, width)
+            rows += run_rows(run, width)
         for words in self.entry.about:
             rows += [*wrapped(words, width), []]
         return rows[:height]
-
-
-def _run_rows(run: "RunSummary", width: int) -> list[Row]:
-    rows: list[Row] = [
-        [("state     ", "muted"), (f"{run.glyph} {run.says}", "")],
-        [("last line ", "muted"), (f"{duration(run.age_s)} ago", "")],
-    ]
-    if run.pass_rate is not None:
-        rows.append([("pass rate ", "muted"), (f"{run.pass_rate:.3f}", "strong")])
-    if run.A is not None:
-        rows.append([("ceiling A ", "muted"), (f"{run.A:.3f}", "strong")])
-    rows += [
-        [("folder    ", "muted"), *first]
-        for first in wrapped(str(run.folder), max(width - 10, 10))[:1]
-    ]
-    return [*[cut(row, width) for row in rows], []]
 
 
 class HomeScreen(Screen[None]):
@@ -162,7 +76,7 @@ class HomeScreen(Screen[None]):
         #top { height: 1; }
         #body { height: 1fr; }
         #entries {
-            width: 1fr; height: 1fr; border: round $foreground 35%; background: $background; padding: 0;
+            width: 5fr; height: 1fr; border: round $foreground 35%; background: $background; padding: 0;
             scrollbar-size-vertical: 1; text-wrap: nowrap; text-overflow: ellipsis;
             &:focus { border: round $accent; }
             & > .option-list--option-disabled { color: $accent; text-style: bold; }
@@ -179,13 +93,16 @@ class HomeScreen(Screen[None]):
         Binding("enter", "open", "open", tooltip="open the entry one is at"),
         Binding("space", "mark", "mark", show=False, tooltip="mark a run, to be compared with c"),
         Binding(
-            "n", "new", "new run", tooltip="a new run from the ScaleRL recipe, changed as you like"
+            "n",
+            "new",
+            "new run",
+            tooltip="a new run from a recipe that you change: the one you are at, or ScaleRL",
         ),
         Binding("a", "attach", "attach", tooltip="follow a run that trains elsewhere"),
         Binding("o", "replay", "replay", tooltip="open a recording"),
         Binding("c", "compare", "compare", tooltip="compare runs, or the paper's curves"),
         Binding("slash", "filter", "filter", tooltip="show only entries with these words"),
-        Binding("d", "delete", "delete", tooltip="delete the marked run, after a question"),
+        Binding("d", "delete", "delete", tooltip="delete the run one is at, after a question"),
         Binding(
             "right",
             "preview(True)",
@@ -205,22 +122,24 @@ class HomeScreen(Screen[None]):
         self._runs: list[RunSummary] = []
         self._recipes: dict[str, str] = {}
         self._labels: list[str] = []
+        # kept by name: the list may be filled once more while the screen is taken away
+        self.top, self.preview = Static(id="top"), Preview()
+        self.options, self.line = (
+            OptionList(id="entries"),
+            Input(placeholder="filter, esc to clear", id="filter"),
+        )
         self._marks: set[str] = set()  # runs to be compared
 
     @property
     def home_app(self) -> "ScalerlApp":
         return cast("ScalerlApp", self.app)
 
-    @property
-    def options(self) -> OptionList:
-        return self.query_one("#entries", OptionList)
-
     def compose(self) -> ComposeResult:
-        yield Static(id="top")
-        yield Input(placeholder="filter, esc to clear", id="filter")
+        yield self.top
+        yield self.line
         with Horizontal(id="body"):
-            yield OptionList(id="entries")
-            yield Preview()
+            yield self.options
+            yield self.preview
         yield KeyLine()
 
     def on_mount(self) -> None:
@@ -228,14 +147,19 @@ class HomeScreen(Screen[None]):
         self.options.border_subtitle = "enter opens · space marks a run · c compares"
         self.options.focus()
         self.options.highlighted = 1
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.show_top())
         self.run_worker(self._refresh(), name="runs")
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < NARROW, "-narrow")
+        self.show_top()
+
+    def show_top(self) -> None:
+        """The title, and the theme that is on."""
         about = "scalerl · learn how RL compute scales"
         more = f"theme: {self.home_app.theme.removeprefix('scalerl-')} (T)   ? help   ctrl+p everything "
-        row = ends([(" " + about, "strong")], [(more, "muted")], event.size.width)
-        self.query_one("#top", Static).update(Content("".join(part for part, _ in row)))
+        row = ends([(" " + about, "strong")], [(more, "muted")], self.size.width)
+        self.top.update(Content("".join(part for part, _ in row)))
 
     # ---- the list ----
 
@@ -258,7 +182,7 @@ class HomeScreen(Screen[None]):
             [
                 Entry(
                     f"new-{name}",
-                    f"n {name}",
+                    f"✎ {name}",
                     "recipe",
                     (about, "enter opens the recipe, to change it and run it."),
                     name,
@@ -269,16 +193,16 @@ class HomeScreen(Screen[None]):
         marks = self._marks
         yield (
             "Runs",
-            [_run_entry(run, str(run.folder) in marks) for run in self._runs[:MOST_RUNS]]
-            or [_NO_RUN],
+            [run_entry(run, str(run.folder) in marks) for run in self._runs[:MOST_RUNS]]
+            or [NO_RUN],
         )
         yield "Attach, replay, compare", [ATTACH, OPEN, COMPARE]
 
     def _fill(self) -> None:
         """Show the entries that the filter lets through; the mark stays where it was."""
         options = self.options
-        words = self.query_one("#filter", Input).value.lower().split()
-        marked = self._marked()
+        words = self.line.value.lower().split()
+        here = self._here()
         found: list[Option] = []
         entries: dict[str, Entry] = {}
         for title, group in self._groups():
@@ -298,22 +222,22 @@ class HomeScreen(Screen[None]):
             with self.prevent(OptionList.OptionHighlighted):
                 options.clear_options()
                 options.add_options(found)
-                if marked is not None and marked.id in entries:
-                    options.highlighted = options.get_option_index(marked.id)
+                if here is not None and here.id in entries:
+                    options.highlighted = options.get_option_index(here.id)
                 elif entries:
                     options.highlighted = options.get_option_index(next(iter(entries)))
         self._show_preview()
 
-    def _marked(self) -> Entry | None:
+    def _here(self) -> Entry | None:
         options = self.options
         if options.highlighted is None or options.highlighted >= options.option_count:
             return None
         return self.entries.get(options.get_option_at_index(options.highlighted).id or "")
 
     def _show_preview(self) -> None:
-        marked = self._marked()
-        if marked is not None:
-            self.query_one(Preview).show(marked)
+        here = self._here()
+        if here is not None:
+            self.preview.show(here)
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self) -> None:
@@ -340,12 +264,12 @@ class HomeScreen(Screen[None]):
             self.options.action_cursor_up()
 
     def action_filter(self) -> None:
-        line = self.query_one("#filter", Input)
+        line = self.line
         line.add_class("-open")
         line.focus()
 
     def action_clear(self) -> None:
-        line = self.query_one("#filter", Input)
+        line = self.line
         if self.has_class("-preview"):
             self.action_preview(False)
             return
@@ -359,7 +283,7 @@ class HomeScreen(Screen[None]):
             self.options.focus()
 
     def action_open(self) -> None:
-        entry = self._marked()
+        entry = self._here()
         if entry is None:
             return
         app = self.home_app
@@ -380,7 +304,7 @@ class HomeScreen(Screen[None]):
                 self.notify(entry.about[0])
 
     def action_mark(self) -> None:
-        entry = self._marked()
+        entry = self._here()
         if entry is None or entry.run is None:
             self.notify("move to a run to mark it: marked ones are compared with c")
             return
@@ -388,7 +312,11 @@ class HomeScreen(Screen[None]):
         self._fill()
 
     def action_new(self) -> None:
-        self.home_app.open_plan("tiny", edit=True)
+        entry = self._here()
+        at_recipe = entry is not None and entry.action == "recipe"
+        self.home_app.open_plan(
+            entry.value if entry is not None and at_recipe else "tiny", edit=True
+        )
 
     def action_attach(self) -> None:
         self.home_app.action_attach()
@@ -397,36 +325,17 @@ class HomeScreen(Screen[None]):
         self.home_app.action_replay()
 
     def action_compare(self) -> None:
-        entry = self._marked()
+        entry = self._here()
         marked = [str(run.folder) for run in self._runs if str(run.folder) in self._marks]
         here = [entry.value] if entry is not None and entry.run is not None else []
         self.home_app.compare(marked or here)
 
     def action_delete(self) -> None:
-        entry = self._marked()
+        entry = self._here()
         if entry is None or entry.run is None:
             self.notify("move to a run to delete it")
         else:
             self.home_app.delete(Path(entry.value))
-
-
-_NO_RUN = Entry(
-    "none",
-    "no runs yet: press enter on the first entry to start the tiny run",
-    "none",
-    ("No runs yet.",),
-)
-
-
-def _run_entry(run: "RunSummary", marked: bool) -> Entry:
-    about = (
-        "enter watches it."
-        if run.status == "live"
-        else "enter shows it; r there takes it up again, or runs it anew."
-    )
-    glyph = "+" if marked else run.glyph
-    label = f"{glyph} {run.name:<24} {run.says}"
-    return Entry(f"run-{run.folder}", label, "run", (about,), str(run.folder), run)
 
 
 def _runs() -> "list[RunSummary]":

@@ -1,5 +1,6 @@
 """What a run's process printed, and where its files lie."""
 
+import shlex
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -39,7 +40,7 @@ class LogScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
-            box.border_title = f"Log of {self._session.name}"
+            box.border_title = Content(f"Log of {printable(self._session.name)}")
             box.border_subtitle = "↑↓ scroll  esc close"
             yield Static(Content(self._text()))
 
@@ -50,7 +51,7 @@ class LogScreen(ModalScreen[None]):
 
     def _text(self) -> str:
         session = self._session
-        about = [f"source: {session.source}", f"state: {session.follower.says}"]
+        about = [f"source: {session.source}", f"state: {session.says}"]
         if (store := session.store).unknown:
             kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(store.unknown.items()))
             about.append(f"kinds of event that are not shown: {kinds}")
@@ -58,14 +59,16 @@ class LogScreen(ModalScreen[None]):
             about.append(f"recorded to: {session.recorded}")
         folder = session.folder
         if folder is None:
-            return "\n".join([*about, "", "what its process printed is where it runs"])
+            return "\n".join(
+                [*map(printable, about), "", "what its process printed is where it runs"]
+            )
         lines = last_words(folder, LINES)
         printed = [printable(line) for line in lines] or [
             "its process has printed nothing to console.log"
         ]
-        return "\n".join(
-            [*about, f"to resume:  scalerl run {folder}/recipe.toml --out {folder}", "", *printed]
-        )
+        recipe, out = shlex.quote(f"{folder}/recipe.toml"), shlex.quote(str(folder))
+        resume = f"to resume:  scalerl run {recipe} --out {out}"
+        return "\n".join([*map(printable, about), printable(resume), "", *printed])
 
     def action_leave(self) -> None:
         self.dismiss(None)

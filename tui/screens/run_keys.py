@@ -1,5 +1,6 @@
 """What one can do with the run on screen: stop it, run it again, change its recipe, compare, pin, record it."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -82,7 +83,7 @@ class RunKeys(Screen[None]):
         recipe = self.session.recipe()
         if recipe is None:
             self.notify(
-                "the log has not said yet what recipe it is of, or one this program cannot read"
+                "the log has not said yet what recipe it is of, or one that this program cannot read"
             )
         else:
             self.home_app.edit(
@@ -113,7 +114,7 @@ class RunKeys(Screen[None]):
         if chosen is None:
             return
         try:
-            self._paper = paper_ghost(chosen, self.watched.analysis)
+            self._paper = await asyncio.to_thread(paper_ghost, chosen, self.watched.analysis)
         except InputError as error:
             self.home_app.complain(str(error))
         self.fit.ghosts = self.ghosts()

@@ -30,10 +30,10 @@ def sample_rows(event: Event, place: str, width: int) -> list[Row]:
     head: Row = joined(
         [
             [(place, "muted")],
-            [(f"update {printable(str(event.get('update', '?')))}", "")],
-            [verdict],
-            [(f"reward {reward:+.2f}", "muted")] if is_number(reward) else [],
             *raised,
+            [verdict],
+            [(f"update {printable(str(event.get('update', '?')))}", "")],
+            [(f"reward {reward:+.2f}", "muted")] if is_number(reward) else [],
         ]
     )
     rows: list[Row] = [cut(head, width)]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.uncertainty import Interval
 from scalerl.events import is_number
 from tui.show.rows import Row, cut, joined, led
 from tui.show.view import Band, Layer, Level, Line, Mark, Points, Zone
@@ -165,21 +164,15 @@ def footing(scene: Scene, planned: float | None, width: int) -> list[Row]:
         return led(
             [("■ the curve does not say where this run ends: ", "danger")], found.why, width
         )[:2]
-    A, B, C_mid = made.A(), made.B(), made.C_mid()
+    unit = made.curve.unit
     row: Row = [
-        ("A ", "muted"), (_within(A), "strong"),
-        ("  B ", "muted"), (f"{B.value:.2f}", "strong"),
-        ("  C_mid ", "muted"), (amount(C_mid.value), "strong"),
+        ("A ", "muted"), (interval(made.A()), "strong"),
+        ("  B ", "muted"), (f"{made.B().value:.2f}", "strong"),
+        ("  C_mid ", "muted"), (amount(made.C_mid().value), "strong"),
     ]  # fmt: skip
     end = planned if planned is not None and planned > 1.01 * made.last_C else 10 * made.last_C
-    row += [(f"  → R({amount(end)}) ", "muted"), (interval(made.rate(end)), "ahead")]
+    row += [(f"  R({amount(end)} {unit}) ", "muted"), (interval(made.rate(end)), "ahead")]
     return [cut(row, width)]
-
-
-def _within(found: Interval) -> str:
-    """0.926±0.020."""
-    assert found.lo is not None and found.hi is not None  # a ceiling always has ends
-    return f"{found.value:.3f}±{(found.hi - found.lo) / 2:.3f}"
 
 
 def readout(scene: Scene, axis: Axis, x: float) -> Row:

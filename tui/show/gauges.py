@@ -64,7 +64,7 @@ def truncation_rows(scene: Scene, width: int, height: int) -> list[Row]:
         return within([[("no update yet", "muted")]], width, height)
     newest = view.n - 1 if scene.at is None else scene.at
     series = view.column("truncated")[: newest + 1]
-    rows = _truncation(series, width, ticks=height >= 7)
+    rows = _truncation(recent_truncation(scene), series, width, ticks=height >= 7)
     for name, title in (
         ("interrupted", "interrupted"),
         ("zero_variance", "zero var."),
@@ -82,11 +82,16 @@ def truncation_rows(scene: Scene, width: int, height: int) -> list[Row]:
     return within(rows, width, height)
 
 
-def _truncation(series: Floats, width: int, *, ticks: bool) -> list[Row]:
-    recent = series[-MEAN_OF:]
-    if not np.isfinite(recent).any():
+def recent_truncation(scene: Scene) -> float | None:
+    """The mean of the last eight updates, by which the zone is judged; None where it is not reported."""
+    newest = scene.view.n - 1 if scene.at is None else scene.at
+    recent = scene.view.column("truncated")[: newest + 1][-MEAN_OF:]
+    return float(np.nanmean(recent)) if np.isfinite(recent).any() else None
+
+
+def _truncation(mean: float | None, series: Floats, width: int, *, ticks: bool) -> list[Row]:
+    if mean is None:
         return [[("truncation is not reported", "muted")]]
-    mean = float(np.nanmean(recent))
     level = truncation_level(mean)
     role = LEVEL_ROLES[level]
     head: Row = [
@@ -164,6 +169,7 @@ def allowed_lag(scene: Scene) -> int | None:
 def lag_rows(scene: Scene, width: int, height: int) -> list[Row]:
     """Trained tokens by lag as bars, the largest that the recipe allows marked."""
     counts = scene.view.lags(scene.at)
+    bound = "k max" if scene.view.setting("staleness.kind") == "pipeline" else "at most k - 1 ="
     total = int(counts.sum()) if len(counts) else 0
     if not total:
         skipped = scene.view.last("skipped", scene.at)
@@ -191,7 +197,7 @@ def lag_rows(scene: Scene, width: int, height: int) -> list[Row]:
             )
         )
         if at_k:
-            row.append((f" ◂ k max {allowed}", "muted"))
+            row.append((f" ◂ {bound} {allowed}", "muted"))
         rows.append(row)
     return within(rows, width, height)
 

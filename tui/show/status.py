@@ -1,11 +1,15 @@
 """The top line of a dashboard, and the banner under it when something is wrong: state, run, pace, age, way out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scalerl.curves.alarms import GRAVEST_FIRST
 from scalerl.events import is_number
-from tui.show.rows import Row, cut, ends, joined, row_width, wrapped
+from tui.show.gauges import recent_truncation, truncation_level
+from tui.show.rows import LEVEL_GLYPHS, Row, cut, ends, joined, row_width, wrapped
 from tui.watch.follow import State
 from tui.watch.player import Player
+from tui.watch.recipes import STANDARD, recipe_told
 from tui.watch.scene import Scene
 from tui.watch.session import Session
 from tui.words import amount, duration, printable
@@ -38,14 +42,14 @@ class Standing:
 
 
 def status_row(standing: Standing, width: int) -> Row:
-    """One line. What gives way when it is narrow: the recipe, then the time to go, then the pace."""
-    head, age = _state(standing), _age(standing)
+    """One line. What gives way when it is narrow: the time to go, the pace, the recipe, the compute."""
+    head, age = joined([_state(standing), _alarm(standing)]), _age(standing)
     parts = [
         _progress(standing),
         _compute(standing),
+        _recipe(standing),
         _pace(standing),
         _left(standing),
-        _recipe(standing),
     ]
     for keep in range(len(parts), 0, -1):
         row = joined([head, *parts[:keep]])
@@ -61,18 +65,14 @@ def _state(standing: Standing) -> Row:
     elif standing.paused:
         glyph, word, role = "‖", "VIEW PAUSED", "watch"
     else:
-        glyph, word, role = STATES[session.follower.state]
-        if standing.stopped and session.follower.state is State.FINISHED:
+        glyph, word, role = STATES[session.state]
+        if standing.stopped and session.state is State.FINISHED:
             glyph, word = "◼", "STOPPED"
-        elif session.child is not None and session.follower.state is State.WAITING:
+        elif session.child is not None and session.state is State.WAITING:
             word = "STARTING"
-        elif (
-            session.child is not None
-            and session.child.stopping
-            and session.follower.state is State.LIVE
-        ):
+        elif session.child is not None and session.child.stopping and session.state is State.LIVE:
             word = "STOPPING"
-        elif session.kind == "remote" and session.follower.state is State.LIVE:
+        elif session.kind == "remote" and session.state is State.LIVE:
             glyph, word = "◉", "ATTACHED"
     return [(f" {glyph} {word} ", role), (printable(session.name), "strong")]
 
@@ -83,7 +83,7 @@ def _progress(standing: Standing) -> Row:
     if update is None:
         return []
     of = f"/{updates}" if is_number(updates) else ""
-    return [("step ", "muted"), (f"{update:.0f}{of}", "")]
+    return [("update ", "muted"), (f"{update:.0f}{of}", "")]
 
 
 def _compute(standing: Standing) -> Row:
@@ -101,7 +101,7 @@ def _seconds_left(standing: Standing) -> float | None:
 
 
 def _running(standing: Standing) -> bool:
-    return standing.player is None and standing.session.follower.state in (State.LIVE, State.STALE)
+    return standing.player is None and standing.session.state in (State.LIVE, State.STALE)
 
 
 def _pace(standing: Standing) -> Row:
@@ -110,7 +110,7 @@ def _pace(standing: Standing) -> Row:
     pace = standing.scene.view.seconds_per_update()
     if pace is None or not _running(standing):
         return []
-    return [(f"{1 / pace:.1f} steps/s" if pace < 1 else f"{pace:.1f} s/step", "muted")]
+    return [(f"{1 / pace:.1f} updates/s" if pace < 1 else f"{pace:.1f} s/update", "muted")]
 
 
 def _left(standing: Standing) -> Row:
@@ -119,16 +119,23 @@ def _left(standing: Standing) -> Row:
 
 
 def _recipe(standing: Standing) -> Row:
-    view = standing.scene.view
-    kind = view.setting("loss.kind")
-    if kind is None:
-        return []
-    k = view.setting("staleness.k")
-    head = {"float32": "fp32 head", "bfloat16": "bf16 head"}.get(
-        str(view.setting("head_dtype")), ""
+    """In what the run differs from ScaleRL."""
+    told = recipe_told(standing.scene.view.head)
+    return [(told, "muted" if told == STANDARD else "fit")] if told else []
+
+
+def _alarm(standing: Standing) -> Row:
+    """The gravest alarm, from "danger" on; panel 5 says the rest."""
+    found = standing.scene.analysis.alarms
+    grave = next(
+        (each for level in GRAVEST_FIRST[:2] for each in found if each.level == level), None
     )
-    parts = [str(kind), str(view.setting("aggregation")), f"k={k}", head]
-    return [(printable("·".join(part for part in parts if part)), "muted")]
+    if grave is None:
+        return []
+    return [
+        (f"{LEVEL_GLYPHS[grave.level]} {grave.level.upper()}: {grave.name}", "danger"),
+        (" (5)", "muted"),
+    ]
 
 
 def _age(standing: Standing) -> Row:
@@ -137,10 +144,10 @@ def _age(standing: Standing) -> Row:
     if (
         standing.player is not None
         or age is None
-        or follower.state in (State.FINISHED, State.CRASHED)
+        or standing.session.state in (State.FINISHED, State.CRASHED)
     ):
         return []
-    role = "watch" if follower.state in (State.STALE, State.SILENT) else "muted"
+    role = "watch" if standing.session.state in (State.STALE, State.SILENT) else "muted"
     return [(f"◷{age:.1f}s " if age < 60 else f"◷{duration(age)} ", role)]
 
 
@@ -150,55 +157,67 @@ def _age(standing: Standing) -> Row:
 def banner_rows(standing: Standing, width: int) -> list[Row]:
     """What is wrong, or waited for, with the way out; no row while all is well."""
     session = standing.session
-    follower = session.follower
-    state = follower.state
-    rows: list[Row] = []
     if standing.player is not None:
-        rows += _notices(session, width)
-    elif state is State.WAITING and session.child is not None:
-        rows += wrapped(
-            "starting: loading torch takes some two seconds, then the first step ...",
-            width,
-            "muted",
-        )
-    elif state is State.WAITING:
-        rows += wrapped(f"◌ {follower.says}; checking on, esc to choose another", width, "")
-    elif state is State.CATCHING_UP and (share := follower.progress) is not None:
+        rows = _notices(session, width)
+    elif session.state is State.WAITING:
+        rows = _waiting(session, width)
+    elif session.state is State.CATCHING_UP and (share := session.follower.progress) is not None:
         room = max(width - 40, 10)
         done = round(share * room)
-        rows.append(
-            [("█" * done, "data"), ("░" * (room - done), "muted"), (f" {follower.says}", "")]
-        )
-    elif state is State.STALE:
-        rows += wrapped(f"▲ {follower.says}", width, "watch")
-    elif state is State.SILENT:
-        rows += wrapped(f"■ {follower.says}", width, "danger")
-        if session.folder is not None:
-            rows += wrapped(
-                "v log of the run · r takes up a run that was killed · esc back",
-                width,
-                "muted",
-            )
-    elif state is State.CRASHED:
-        rows += wrapped(f"■ {follower.says}", width, "danger")
-        rows += [[(printable(line), "muted")] for line in session.last_words()]
-        rows += wrapped(
-            "v full log · r take it up again from its last checkpoint · e change the recipe",
-            width,
-            "",
-        )
-    elif state is State.FINISHED and standing.stopped:
-        rows += wrapped(
-            "stopped, and saved: r takes it up where it stands · e changes the recipe for a new run",
-            width,
-            "muted",
-        )
+        bar: Row = [("█" * done, "data"), ("░" * (room - done), "muted")]
+        rows = [[*bar, (f" {session.says}", "")]]
+    elif session.state in (State.STALE, State.SILENT, State.CRASHED):
+        rows = _broken(session, width)
+    elif session.state is State.FINISHED and standing.stopped:
+        keys = "r takes it up where it stands · e changes the recipe for a new run"
+        rows = wrapped(f"stopped, and saved: {keys}", width, "muted")
     else:
-        rows += _notices(session, width)
+        rows = _notices(session, width)
     return [cut(row, width) for row in rows]
+
+
+def _waiting(session: Session, width: int) -> list[Row]:
+    if session.child is not None:
+        words = "starting: loading torch takes some two seconds, then the first update ..."
+        return wrapped(words, width, "muted")
+    return wrapped(f"◌ {session.says}; checking on, esc to choose another", width)
+
+
+def _broken(session: Session, width: int) -> list[Row]:
+    """What is wrong, the last words of the process, and the keys that help."""
+    if session.state is State.STALE:
+        return wrapped(f"▲ {session.says}", width, "watch")
+    rows = wrapped(f"■ {session.says}", width, "danger")
+    if session.state is State.SILENT:
+        keys = "v log of the run · r takes up a run that was killed · esc back"
+        return [*rows, *(wrapped(keys, width, "muted") if session.folder is not None else [])]
+    rows += [[(printable(line), "muted")] for line in session.last_words()]
+    keys = "v full log · r take it up again from its last checkpoint · e change the recipe"
+    return [*rows, *wrapped(keys, width)]
 
 
 def _notices(session: Session, width: int) -> list[Row]:
     follower = session.follower
     said = [*([follower.problem] if follower.problem else []), *follower.notices]
     return wrapped("▲ " + "; ".join(said), width, "watch") if said else []
+
+
+# ---- the tabs of a narrow screen -------------------------------------------------------------------
+
+
+def tab_row(scene: Scene, titles: Mapping[str, str], here: str) -> Row:
+    """The panels by number, the one that is shown marked; truncation and alarms stay in sight.
+
+    titles: of each panel by its name.
+    """
+    share = recent_truncation(scene)
+    marks = {}
+    if share is not None:
+        marks["truncation"] = f" {LEVEL_GLYPHS[truncation_level(share)]}{100 * share:.0f}%"
+    if scene.analysis.alarms:
+        marks["happened"] = f" {LEVEL_GLYPHS[scene.analysis.alarms[0].level]}"
+    row: Row = []
+    for i, (name, title) in enumerate(titles.items(), 1):
+        row.append((f" {i} ", "key"))
+        row.append((f"{title}{marks.get(name, '')} ", "cursor" if name == here else "muted"))
+    return row

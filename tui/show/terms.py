@@ -1,6 +1,7 @@
 """The numbers that each panel of a dashboard shows: their place in the glossary, and their value now."""
 
 from collections.abc import Sequence
+from math import isfinite
 
 from tui.show.gauges import lag_summary
 from tui.watch.analysis import Stage
@@ -51,15 +52,19 @@ def _fit(scene: Scene) -> list[Term]:
     rows.append(
         (
             "window",
-            "all points" if window is None else f"{amount(window[0])} to {amount(window[1])}",
+            "all points" if window is None else f"{amount(window[0])} to {_end(window[1])}",
         )
     )
     return [
         *rows,
         ("band", ""),
         ("R", ""),
-        ("n", "" if found.curve is None else str(len(found.curve.C_N))),
+        ("n", "" if found.made is None else str(found.made.fit.n)),
     ]
+
+
+def _end(C: float) -> str:
+    return amount(C) if isfinite(C) else "the end"
 
 
 def _truncation(scene: Scene) -> list[Term]:
@@ -94,7 +99,7 @@ def _happened(scene: Scene) -> list[Term]:
         *_shares(scene, ("pass_rate",)),
         ("entropy", _plain(scene, "entropy", ".3f")),
         ("grad_norm", _plain(scene, "grad_norm", ".3f")),
-        ("step", "" if scene.update is None else str(scene.update)),
+        ("step", _plain(scene, "version", ".0f")),
         ("tokens", _plain(scene, "tokens", ",.0f")),
     ]
 

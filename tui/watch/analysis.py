@@ -15,7 +15,7 @@ from scalerl.curves.alarms import GRAVEST_FIRST, Alarm, alarms
 from scalerl.curves.curve import Curve, curve_of_run, thinned
 from scalerl.curves.sources import Source
 from scalerl.errors import InputError
-from scalerl.events import Event
+from scalerl.events import Event, is_number
 from scalerl.fit import FitError, Grid
 from scalerl.forecast import FEWEST_POINTS, Forecast, forecast
 
@@ -56,9 +56,6 @@ class Analysis:
     why: str
     alarms: tuple[Alarm, ...] = ()
     window: Window = None
-
-    def named(self, name: str) -> "Alarm | None":
-        return next((alarm for alarm in self.alarms if alarm.name == name), None)
 
 
 NOTHING = Analysis(Stage.NONE, None, None, "no evaluation yet")
@@ -115,6 +112,18 @@ def remembered(new: Analysis, old: Analysis) -> Analysis:
             found[alarm.name] = alarm
     order = sorted(found.values(), key=lambda alarm: GRAVEST_FIRST.index(alarm.level))
     return replace(new, alarms=tuple(order))
+
+
+def before(found: Analysis, evals: Sequence[Event], update: float | None) -> Analysis:
+    """What an analysis may still say where only some evaluations and updates are known: of a replay that went back."""
+    known = [float(e["C"]) for e in evals if is_number(e.get("C"))]
+    C = max(known, default=0.0)
+    kept = tuple(a for a in found.alarms if a.at <= (C if a.of == "compute" else update or 0.0))
+    if found.curve is None or not len(found.curve.C_N) or found.curve.last_C <= C:
+        return replace(found, alarms=kept)
+    return Analysis(
+        Stage.NONE, found.curve.within((0.0, C)), None, "fitting ...", kept, found.window
+    )
 
 
 def warm_up(curve: Curve | None, window: Window) -> tuple[float, float] | None:

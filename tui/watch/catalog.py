@@ -1,19 +1,21 @@
 """The runs of this machine, told from the first and last lines of their logs."""
 
-import json
-import os
 import shutil
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.events import Event, is_number, surviving
+from scalerl.events import Event, is_number, last_events, parse_lines, surviving
 from scenarios.runs import holder, runs_root
+from tui.watch.recipes import recipe_told
 from tui.words import printable
 
-HEAD_BYTES, TAIL_BYTES = 64 * 1024, 128 * 1024
+HEAD_LINES = 8  # in which a log says what run it is of
+MOST_RUNS = 200
 GLYPHS = {"live": "●", "done": "✔", "stopped": "◼", "crashed": "✖", "killed": "✖", "empty": "○"}
 
 
@@ -23,7 +25,7 @@ class RunSummary:
 
     status: "live", "done", "stopped", "crashed" (a fault ended it), "killed" (it ended without a
     word) or "empty" (nothing was written yet). A: the ceiling of its last fit. age_s: since the last
-    line.
+    line. cause: of a crash. recipe: in what it differs from ScaleRL.
     """
 
     folder: Path
@@ -35,6 +37,7 @@ class RunSummary:
     A: float | None
     age_s: float
     cause: str = ""
+    recipe: str = ""
 
     @property
     def glyph(self) -> str:
@@ -46,42 +49,57 @@ class RunSummary:
         match self.status:
             case "live":
                 rate = "" if self.pass_rate is None else f"  {self.pass_rate:.3f}"
-                return f"live   step {self.update}/{self.updates}{rate}"
+                return f"live   update {self.update}/{self.updates}{rate}"
             case "done":
                 return "done" if self.A is None else f"done   A {self.A:.3f}"
             case "stopped" | "killed":
-                return f"{self.status}   step {self.update}/{self.updates}"
+                return f"{self.status}   update {self.update}/{self.updates}"
             case "crashed":
-                return f"crashed   step {self.update}: {self.cause}"
+                return f"crashed   update {self.update}: {self.cause}"
         return "nothing written yet"
 
 
 def runs(root: Path | None = None) -> list[RunSummary]:
-    """Every run under the runs folder, the newest first."""
+    """The runs under the runs folder that were written to last, the newest first; only what changed is read again."""
     root = runs_root() if root is None else root
-    folders = {
-        log.parent
-        for pattern in ("*", "*/*", "*/*/*")
-        for log in root.glob(f"{pattern}/events.jsonl")
-    }
-    found = [summary(folder, root) for folder in folders]
-    return sorted((each for each in found if each is not None), key=lambda run: run.age_s)
+    written: dict[Path, float] = {}
+    for pattern in ("*", "*/*", "*/*/*"):
+        for log in root.glob(f"{pattern}/events.jsonl"):
+            with suppress(OSError):
+                written[log.parent] = log.stat().st_mtime
+    newest = sorted(written, key=lambda folder: -written[folder])[:MOST_RUNS]
+    return [found for folder in newest if (found := _remembered(folder, root)) is not None]
+
+
+def _remembered(folder: Path, root: Path) -> RunSummary | None:
+    """`summary`, read anew only if the log or the holder of the folder has changed."""
+    try:
+        now = (folder / "events.jsonl").stat()
+    except OSError:
+        return None
+    key = (now.st_mtime_ns, now.st_size, holder(folder) is not None)
+    known = _SUMMARIES.get((folder, root))
+    if known is None or known[0] != key:
+        known = (key, summary(folder, root))
+        _SUMMARIES[folder, root] = known
+    found = known[1]
+    return None if found is None else replace(found, age_s=max(time.time() - now.st_mtime, 0.0))
+
+
+_SUMMARIES: dict[tuple[Path, Path], tuple[tuple[int, int, bool], RunSummary | None]] = {}
 
 
 def summary(folder: Path, root: Path | None = None) -> RunSummary | None:
     """What can be told of a run folder without reading its whole log; None if it has none."""
     log = folder / "events.jsonl"
-    try:
-        with log.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - TAIL_BYTES, 0))
-            tail = file.read()
-        age = max(time.time() - log.stat().st_mtime, 0.0)
-    except OSError:
+    if not log.is_file():  # a pipe of that name would keep us waiting
         return None
-    events = _events(tail)
-    first = next((e for e in _events(head) if e["kind"] == "run"), {})
+    try:
+        events = last_events(log)
+        first = next((e for e in islice(parse_lines(log), HEAD_LINES) if e["kind"] == "run"), {})
+        age = max(time.time() - log.stat().st_mtime, 0.0)
+    except (OSError, InputError):
+        return None
     left = surviving(events)
     update = next((e for e in reversed(left) if e["kind"] == "update"), {})
     evaluation = next(
@@ -102,6 +120,7 @@ def summary(folder: Path, root: Path | None = None) -> RunSummary | None:
         A=float(A) if is_number(A) else None,
         age_s=age,
         cause=cause,
+        recipe=recipe_told(first),
     )
 
 
@@ -119,29 +138,42 @@ def _status(folder: Path, left: list[Event], begun: bool) -> tuple[str, str, dic
     return ("killed" if begun else "empty"), "", {}
 
 
-def _events(data: bytes) -> list[Event]:
-    """Whole events of a piece of a log; lines cut at its ends are passed over."""
-    found: list[Event] = []
-    for line in data.split(b"\n"):
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and isinstance(event.get("kind"), str):
-            found.append(event)
-    return found
+def refuse_root(source: str) -> None:
+    """Refuse a folder that holds runs and is none itself.
+
+    Raises:
+        InputError: naming some of the runs in it.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir() or (folder / "events.jsonl").exists():
+        return
+    inside = [str(run.folder) for run in runs(folder)]
+    if inside:
+        more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+        raise InputError(f"{source} is no run but holds some: {', '.join(inside[:3])}{more}")
+
+
+OWN = ("events.jsonl", "recipe.toml", ".recipe.toml", "console.log", "lock", "checkpoints")
 
 
 def delete(folder: Path) -> None:
-    """Remove a run folder.
+    """Remove the files of a run, and its folder if nothing else is in it.
 
     Raises:
         InputError: a run is going on in it, or it cannot be removed.
     """
     if holder(folder) is not None:
         raise InputError(f"{folder} is in use by a run that is still going: stop it first")
+    if folder.is_symlink() or not folder.is_dir():
+        raise InputError(f"cannot delete {folder}: a link, or no folder")
     try:
-        shutil.rmtree(folder)
+        for path in (folder / name for name in OWN):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's files are in it
+            folder.rmdir()
     except OSError as error:
         raise InputError(f"cannot delete {folder}: {error.strerror or error}") from None
 

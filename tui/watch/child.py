@@ -26,13 +26,15 @@ NICENESS = (
 )
 GRACE_S = 60.0  # from a closed stdin to the end of a child that does not stop
 CONSOLE = "console.log"
+LINE_BYTES = 400  # of a printed line, at most, when the last ones are looked for
 
 
 class ChildRun:
     """One `scalerl run` in a process of its own. `start_run` makes one."""
 
-    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
-        self.folder, self._process = folder, process
+    def __init__(self, folder: Path, process: "subprocess.Popen[bytes]", began_at: int = 0) -> None:
+        """began_at: bytes that its log held before it: what they say is of an earlier process."""
+        self.folder, self._process, self.began_at = folder, process, began_at
         self.stopping = self.detached = False
 
     @property
@@ -42,7 +44,10 @@ class ChildRun:
     @property
     def exit_code(self) -> int | None:
         """None while it runs; minus the signal that killed it."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None:
+            self._let_go()
+        return code
 
     def stop(self) -> None:
         """Ask it to stop after the update under way; it saves a checkpoint, and can be taken up again."""
@@ -53,20 +58,18 @@ class ChildRun:
         """Let it go on alone, whatever becomes of this process."""
         self.detached = True
         self._say("detach")
-        with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._let_go()
 
     def wait(self, seconds: float) -> int | None:
         """Its exit code, or None if it takes longer."""
         with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        return None
+            self._process.wait(seconds)
+        return self.exit_code
 
-    def kill(self) -> None:
-        """End it at once; up to one checkpoint's updates are lost."""
-        self._process.kill()
-        self._process.wait()
+    def _let_go(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
 
     def _say(self, command: str) -> None:
         assert self._process.stdin is not None
@@ -92,6 +95,8 @@ def start_run(recipe: Recipe, folder: Path, *, no_color: bool = False) -> ChildR
     try:
         folder.mkdir(parents=True, exist_ok=True)
         begin(folder, recipe)
+        log = folder / "events.jsonl"
+        began_at = log.stat().st_size if log.exists() else 0
         with (folder / CONSOLE).open("ab") as console:
             process = subprocess.Popen(
                 command,
@@ -106,7 +111,7 @@ def start_run(recipe: Recipe, folder: Path, *, no_color: bool = False) -> ChildR
         raise InputError(
             f"cannot start a run in {folder}: {error.strerror}: make room, or set SCALERL_RUNS to another folder"
         ) from None
-    return ChildRun(folder, process)
+    return ChildRun(folder, process, began_at)
 
 
 def last_words(folder: Path, lines: int = 5) -> list[str]:
@@ -114,7 +119,7 @@ def last_words(folder: Path, lines: int = 5) -> list[str]:
     try:
         with (folder / CONSOLE).open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - 8192, 0))
+            file.seek(max(file.tell() - lines * LINE_BYTES, 0))
             said = file.read().decode(errors="replace").splitlines()
     except OSError:
         return []
@@ -122,12 +127,12 @@ def last_words(folder: Path, lines: int = 5) -> list[str]:
 
 
 def ask_to_stop(folder: Path) -> bool:
-    """Stop a run of this machine that another process started, as Ctrl-C would; False if nobody holds the folder."""
+    """Ask a run of this machine that another process started to stop, saved; False if nobody holds the folder."""
     pid = holder(folder)
     if not pid:
         return False
     try:
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
     except OSError:
         return False
     return True

@@ -13,20 +13,23 @@ import re
 import selectors
 import shlex
 import stat
+import string
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.message import Message
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from scalerl.errors import InputError
+from tui.words import printable
 
 LOG_NAME = "events.jsonl"
 _PIECE = 64 * 1024  # bytes of one piece in a queue
@@ -83,7 +86,11 @@ class FileFeed:
         if not os.path.samestat(now, os.fstat(file.fileno())) or now.st_size < file.tell():
             self.close()
             raise Restarted
-        return file.read(most)
+        try:
+            return file.read(most)
+        except OSError as error:
+            self.problem = _why_no_file(error, seen=True)
+            return b""
 
     def close(self) -> None:
         if self._file is not None:
@@ -100,6 +107,8 @@ class RecordingFeed:
     def __init__(self, path: Path) -> None:
         path = log_of(path)
         try:
+            if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+                raise OSError(0, "not a regular file")
             self._raw = path.open("rb")
         except OSError as error:
             raise InputError(f"cannot open the recording {path}: {error.strerror}") from None
@@ -166,8 +175,8 @@ class _QueuedFeed:
         return b"".join(pieces)
 
     def close(self) -> None:
+        """Ask the thread to end; it is not waited for, since it may hang on a server."""
         self._closed.set()
-        self._thread.join(timeout=10 * _TICK_S)
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -284,7 +293,7 @@ class HttpFeed(_QueuedFeed):
             try:
                 self._fetch()
                 self.problem = None
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 self.problem = f"{_why_no_answer(error)}; asked again every {self._every_s:g} s"
             self._closed.wait(self._every_s)
 
@@ -295,7 +304,9 @@ class HttpFeed(_QueuedFeed):
             with urllib.request.urlopen(ask, timeout=_TIMEOUT_S) as answer:
                 if answer.status == HTTPStatus.PARTIAL_CONTENT:
                     self.size = _total(answer.headers)
-                    self._take(answer, skip=0)
+                    self._take(
+                        answer, skip=max(self._received - _start(answer.headers, self._received), 0)
+                    )
                 else:
                     length = answer.headers.get("Content-Length")
                     self.size = int(length) if length else None
@@ -313,7 +324,7 @@ class HttpFeed(_QueuedFeed):
             if self.size < self._received:
                 self._put(None)
             return
-        while not self._closed.is_set() and (piece := answer.read(_PIECE)):
+        while not self._closed.is_set() and (piece := answer.read1(_PIECE)):
             new, skip = piece[skip:], max(skip - len(piece), 0)
             if new:
                 self._put(new)
@@ -322,7 +333,12 @@ class HttpFeed(_QueuedFeed):
 
 
 def open_feed(text: str) -> Feed:
-    """The feed that a person means: ssh://HOST/PATH, http(s)://..., a .gz recording, a log, a run folder.
+    """The feed that a person means, as `opener` reads it."""
+    return opener(text)()
+
+
+def opener(text: str) -> Callable[[], Feed]:
+    """What opens the feed that a person means: ssh://HOST/PATH, http(s)://..., a .gz recording, a log, a run folder.
 
     Over ssh `/~/` is the home folder, and a path that does not end in .jsonl is a run folder. InputError otherwise.
     """
@@ -331,8 +347,8 @@ def open_feed(text: str) -> Feed:
         raise InputError("no log given: a path, a run folder, ssh://HOST/PATH or http://...")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
     if scheme is None:
-        path = Path(text).expanduser()
-        return RecordingFeed(path) if path.suffix == ".gz" else FileFeed(path)
+        path = path_of(text)
+        return partial(RecordingFeed if path.suffix == ".gz" else FileFeed, path)
     kind = scheme[1].lower()
     if kind not in ("ssh", "http", "https"):
         raise InputError(f"cannot read {text}: {kind}:// is not ssh://, http:// or https://")
@@ -346,15 +362,29 @@ def open_feed(text: str) -> Feed:
     if not host or not url.path.strip("/"):
         raise InputError(f"cannot read {text}: give {kind}://HOST/PATH")
     if kind != "ssh":
-        return HttpFeed(text)
+        return partial(HttpFeed, quote(text, safe=string.punctuation))
     path = url.path.removeprefix("/~/").rstrip("/")
     path = path if path.endswith(".jsonl") else f"{path}/{LOG_NAME}"
-    return SshFeed(f"ssh://{url.netloc}" if port else url.netloc, path)
+    return partial(SshFeed, f"ssh://{url.netloc}" if port else url.netloc, path)
+
+
+def path_of(text: str) -> Path:
+    """A path as a person types it, `~` expanded; InputError where it can be none."""
+    try:
+        path = Path(text).expanduser()
+        if "\0" in text:
+            raise ValueError("a NUL in it")
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"{printable(text)} is no path: {error}") from None
+    return path
 
 
 def log_of(path: Path) -> Path:
     """The log itself where a run folder is given."""
-    return path / LOG_NAME if path.is_dir() else path
+    try:
+        return path / LOG_NAME if path.is_dir() else path
+    except OSError:  # too long, or in a folder that may not be looked into
+        return path
 
 
 def _why_no_file(error: OSError, *, seen: bool) -> str:
@@ -378,4 +408,10 @@ def _why_no_answer(error: Exception) -> str:
 def _total(headers: Message) -> int | None:
     """Size of the whole file: 120 of `bytes 100-119/120` and of `bytes */120`."""
     total = headers.get("Content-Range", "").rpartition("/")[2]
-    return int(total) if total.isdigit() else None
+    return int(total) if total.isdecimal() and total.isascii() else None
+
+
+def _start(headers: Message, asked: int) -> int:
+    """Where a part begins: 100 of `bytes 100-119/120`; as asked, where it does not say."""
+    said = re.match(r"bytes ([0-9]+)-", headers.get("Content-Range", ""))
+    return int(said[1]) if said else asked

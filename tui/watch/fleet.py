@@ -12,7 +12,6 @@ from tui.watch.child import ChildRun, start_run
 from tui.watch.ghosts import Ghost
 
 GHOST_GLYPHS = "◆▲▼★"
-APART = 10.0  # factor between two C_mid from which a curve of the paper is scaled to meet the run's
 
 
 class Fleet:
@@ -31,18 +30,18 @@ class Fleet:
         Raises:
             InputError: as `start_run`.
         """
-        self._children[folder] = start_run(recipe, folder, no_color=self._colourless)
+        self._children[folder.absolute()] = start_run(recipe, folder, no_color=self._colourless)
 
     def child(self, source: str) -> ChildRun | None:
         """The process behind a run folder, if it was started here."""
-        return self._children.get(Path(source))
+        return self._children.get(Path(source).expanduser().absolute())
 
     def live(self) -> list[ChildRun]:
         return [child for child in self._children.values() if child.exit_code is None]
 
     def is_running(self, folder: Path) -> bool:
         """Here, or in another process."""
-        child = self._children.get(folder)
+        child = self._children.get(folder.absolute())
         return (child is not None and child.exit_code is None) or holder(folder) is not None
 
     def place_of(self, plan: Plan) -> Path:
@@ -75,7 +74,7 @@ class Fleet:
                 if child.stopping
                 else f"ended with exit code {code}"
             )
-            said.append((f"{folder}: {how}", code == 0))
+            said.append((f"{child.folder}: {how}", code == 0))
         return said
 
     def _busy(self) -> set[Path]:
@@ -88,6 +87,7 @@ class Fleet:
         if source in self.pinned:
             del self.pinned[source]
             return False
-        glyph = GHOST_GLYPHS[len(self.pinned) % len(GHOST_GLYPHS)]
+        taken = {ghost.glyph for ghost in self.pinned.values()}
+        glyph = next((each for each in GHOST_GLYPHS if each not in taken), GHOST_GLYPHS[0])
         self.pinned[source] = Ghost(name, curve, analysis, "pinned", glyph)
         return True

@@ -16,6 +16,7 @@ from tui.watch.feeds import Feed, Restarted
 from tui.words import duration
 
 BUDGET = 128 * 1024  # bytes a poll; 2 ms of CPU, so that a long log never freezes the screen
+LONGEST_LINE = 8 * 1024 * 1024  # bytes
 STALE_S, STALE_GAPS = 15.0, 3.0  # without a line for longer than both: three heartbeats, three gaps
 SILENT_S, SILENT_GAPS = 60.0, 10.0
 _GAPS = 32  # the median gap is of the last so many
@@ -62,6 +63,7 @@ class Follower:
         """Know nothing of the log."""
         self.bytes_read = 0
         self.unreadable = 0
+        self._events_seen = False
         self.newer: int | None = None
         self._torn: list[bytes] = []  # the start of a line whose end has not come
         self._behind = False
@@ -109,6 +111,9 @@ class Follower:
             whole = b"".join([*self._torn, whole])
             self._torn = []
         self._torn.append(rest)
+        if sum(map(len, self._torn)) > LONGEST_LINE:  # no log of ours, and no end in sight
+            self._torn = []
+            self.unreadable += 1
         if self._feed.ended:
             whole = b"\n".join([whole, b"".join(self._torn)])
             self._torn = []
@@ -126,6 +131,7 @@ class Follower:
                 self.unreadable += 1
             else:
                 events.append(event)
+                self._events_seen = True
                 self._learn(event)
         return events
 
@@ -212,8 +218,10 @@ class Follower:
         found: list[str] = []
         if self.resets:
             again = f" ({_ordinal(self.resets)} time)" if self.resets > 1 else ""
-            found.append(f"log restarted at step 0{again}")
-        if self.unreadable:
+            found.append(f"log restarted at update 0{again}")
+        if self.unreadable and not self._events_seen:
+            found.append("no event in it so far: is it the log of a run?")
+        elif self.unreadable:
             lines = "line" if self.unreadable == 1 else "lines"
             found.append(f"{self.unreadable:,} unreadable {lines} skipped")
         if self.newer is not None:
@@ -250,7 +258,7 @@ class Follower:
         if self._end is not None:
             return self._end[1]
         if self._exit is not None:
-            return _how_it_exited(self._exit)
+            return how_it_exited(self._exit)
         return self.problem or "the recording ends before the run does"
 
 
@@ -277,7 +285,8 @@ def _how_it_ended(status: str) -> str:
     return f"finished: {status}"
 
 
-def _how_it_exited(code: int) -> str:
+def how_it_exited(code: int) -> str:
+    """Exit code, or the signal by name, with a hint."""
     if code == 0:
         return "the process ended without a last word in the log"
     if code > 0:

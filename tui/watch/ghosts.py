@@ -6,7 +6,9 @@ from scalerl.curves.curve import Curve
 from scalerl.curves.sources import read_source
 from tui.watch.analysis import Analysis, of_curve
 
-APART = 10.0  # factor between two C_mid from which a curve of the paper is scaled to meet the run's
+APART = (
+    10.0  # factor between its C_mid and the run's last C from which a curve of the paper is scaled
+)
 
 
 @dataclass(frozen=True)

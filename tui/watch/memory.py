@@ -30,7 +30,7 @@ class Memory:
 
 def place() -> Path:
     """`scalerl/tui.json` in the user's folder for state."""
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(home) / "scalerl" / "tui.json"
 
 

@@ -10,13 +10,15 @@ from scalerl.errors import InputError
 from scalerl.events import FORMAT, Event
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers
-from scenarios.runs import runs_root
+from scenarios.runs import holder, runs_root
 from tui.watch.child import ChildRun, last_words
-from tui.watch.feeds import LOG_NAME, FileFeed, RecordingFeed, log_of, open_feed
-from tui.watch.follow import Follower, State
+from tui.watch.feeds import LOG_NAME, FileFeed, RecordingFeed, log_of, open_feed, path_of
+from tui.watch.follow import Follower, State, how_it_exited
 from tui.watch.store import RunStore
 
 VOID: Event = {"v": FORMAT, "kind": "resume", "from_seq": 0, "clock": 0.0, "gpu_h": 0.0}
+GONE_S = 8.0  # without a line, heartbeats included, before it is asked who holds the run folder
+RUNNING = (State.LIVE, State.STALE, State.SILENT)
 BURST_S = 0.012  # of one turn of reading while catching up: keys are answered between two
 
 
@@ -39,7 +41,8 @@ class Session:
         Raises:
             InputError: the source cannot be what it says it is, or the record cannot be written.
         """
-        self.source, self.child = source, child
+        self.source = source if "://" in source else str(path_of(source))
+        source, self.child = self.source, child
         feed = RecordingFeed(log_of(Path(source))) if replay else open_feed(source)
         self.kind = "remote"
         if isinstance(feed, RecordingFeed):
@@ -49,7 +52,6 @@ class Session:
         self.recorded, self._record = record, _opened(record)
         self.follower = Follower(feed, now)
         self.store = RunStore()
-        self._changes = -1
 
     @property
     def folder(self) -> Path | None:
@@ -65,8 +67,8 @@ class Session:
         folder = self.folder
         if folder is None:
             return self.source.rpartition("/")[2] if self.kind == "recording" else self.source
-        root = runs_root()
-        return str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
+        root, place = runs_root().absolute(), folder.absolute()
+        return str(place.relative_to(root)) if place.is_relative_to(root) else str(folder)
 
     def pump(self) -> bool:
         """Read what there is, for a few milliseconds at most; whether anything came.
@@ -90,6 +92,37 @@ class Session:
                 return came
 
     @property
+    def _unheard(self) -> bool:
+        """Whether a child was started and has not said anything yet: what the log says is of another one."""
+        return self.child is not None and self.follower.bytes_read <= self.child.began_at
+
+    @property
+    def _gone(self) -> bool:
+        """Whether the run of this machine has lost its process: no line for long, and nobody holds its folder."""
+        if (self.follower.age_s or 0.0) < GONE_S or self.follower.state not in RUNNING:
+            return False
+        folder = self.folder
+        return folder is not None and (folder / "lock").is_file() and holder(folder) is None
+
+    @property
+    def state(self) -> State:
+        """How things stand."""
+        if self._gone:
+            return State.CRASHED
+        if self.child is None or not self._unheard:
+            return self.follower.state
+        code = self.child.exit_code
+        return State.WAITING if code is None else State.CRASHED if code else self.follower.state
+
+    @property
+    def says(self) -> str:
+        """The state in a sentence."""
+        code = self.child.exit_code if self.child is not None and self._unheard else None
+        if self._gone:
+            return "the process that ran it is gone without a last word: it was killed"
+        return how_it_exited(code) if code else self.follower.says
+
+    @property
     def behind(self) -> bool:
         """Whether more is there to read at once."""
         return self.follower.state is State.CATCHING_UP
@@ -104,9 +137,9 @@ class Session:
                 rest = rest[self._record.write(rest) :]
         except OSError as error:
             self._record.close()
-            self._record = None
+            target, self._record, self.recorded = self.recorded, None, None
             raise InputError(
-                f"cannot go on recording to {self.recorded}: {error.strerror}: make room, and press R again"
+                f"cannot go on recording to {target}: {error.strerror}: make room, and press R again"
             ) from None
 
     def recipe(self) -> Recipe | None:

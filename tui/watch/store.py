@@ -62,7 +62,8 @@ class Table:
             if self.n >= self._most:
                 self._thin()
             else:
-                self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+                more = min(self.n, self._most - self.n)
+                self._rows = np.concatenate([self._rows, np.empty_like(self._rows[:more])])
         came = self._rows[self.n - 1, 2] + 1 if self.n else 0
         self._rows[self.n] = (seq, clock, came, *values)
         self._extra.append(extra)

@@ -8,7 +8,16 @@ import time
 from collections.abc import Callable
 
 from scalerl.errors import InputError
-from tui.watch.analysis import NEWEST_UPDATES, NOTHING, Analysis, Stage, Window, analyse, remembered
+from tui.watch.analysis import (
+    NEWEST_UPDATES,
+    NOTHING,
+    Analysis,
+    Stage,
+    Window,
+    analyse,
+    before,
+    remembered,
+)
 from tui.watch.follow import State
 from tui.watch.happenings import Happening, happenings
 from tui.watch.player import Player
@@ -46,13 +55,16 @@ class Watch:
         view = self.session.store.view(cursor)
         evals = len(view.evals())
         due = (evals, view.n // FIT_AFTER, self.window)
-        if not evals or self._timeline != (
-            self.session.store.resumed,
-            self.session.follower.resets,
-        ):
+        if self._timeline != (now := (self.session.store.resumed, self.session.follower.resets)):
+            if now[1] != self._timeline[1]:
+                self.frozen_at = None  # of a run that is not there any more
+            self._timeline = now
             self.analysis, self._analysed = NOTHING, None
-            self._timeline = (self.session.store.resumed, self.session.follower.resets)
-        elif due != self._analysed and not self.session.behind:
+        elif not evals:
+            self.analysis, self._analysed = NOTHING, None
+        elif self.player is not None and self._analysed is not None and due < self._analysed:
+            self.analysis = before(self.analysis, view.evals(), view.last("update"))
+        if evals and due != self._analysed and not self.session.behind:
             self._analysed = due
             self._wanted.set()
         return Scene(view, self.analysis, None if C is None else view.row_at(C))
@@ -60,7 +72,7 @@ class Watch:
     @property
     def over(self) -> bool:
         """Whether nothing more is to come."""
-        return self.session.follower.state in (State.FINISHED, State.CRASHED)
+        return self.session.state in (State.FINISHED, State.CRASHED)
 
     async def follow(self, every_s: float, complain: Callable[[str], None]) -> None:
         """Read the log for as long as it is watched, never for long at a time."""
@@ -86,8 +98,17 @@ class Watch:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            found = await self._fitted(self.scene(), self.window)
-            self.analysis = found if self.player is not None else remembered(found, self.analysis)
+            asked = (self._timeline, self.window)
+            scene = self.scene()
+            found = await self._fitted(scene, self.window)
+            if asked != (self._timeline, self.window):
+                continue  # of a run, or a window, that is gone; another was asked for
+            if self.player is not None:
+                now = self.scene().view
+                back = now.n < scene.view.n
+                self.analysis = before(found, now.evals(), now.last("update")) if back else found
+            else:
+                self.analysis = remembered(found, self.analysis)
             self._look()
             await asyncio.sleep(FIT_EVERY_S)
 

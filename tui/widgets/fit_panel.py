@@ -21,6 +21,7 @@ from tui.watch.ghosts import Ghost
 from tui.watch.scene import Scene, empty_scene
 from tui.widgets.plot import PlotPanel
 
+LEAST_SPAN = 0.1  # of the pass rate: the scatter of the first points must not look like a rise
 KINDS = ("hours", "updates", "tokens")
 
 
@@ -67,7 +68,7 @@ class FitPanel(PlotPanel):
         self._axis = axis_of(scene, self.kind)
         ghosts = self.ghosts
         layers = fit_layers(scene, self._axis, band=self.band, ghosts=ghosts, live=self.live)
-        self.show(layers, heading=heading(scene, ghosts), unit=self._axis.unit)
+        self.show(layers, heading=heading(scene, ghosts), unit=self._axis.unit, least=LEAST_SPAN)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         foot = footing(self.scene, planned_compute(self.scene), width)

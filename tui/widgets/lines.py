@@ -35,8 +35,8 @@ class ScrubBar(Line, can_focus=True):
 
     DEFAULT_CSS = "ScrubBar { height: 2; &:focus { background: $panel; } }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "step back", show=False, tooltip="replay: an update back"),
-        Binding("right", "step(1)", "step", show=False, tooltip="replay: an update on"),
+        Binding("left", "step(-1)", "back", tooltip="replay: an update back"),
+        Binding("right", "step(1)", "on", tooltip="replay: an update on"),
         Binding("shift+left", "jump(-0.05)", "back 5 %", show=False, tooltip="replay: 5 % back"),
         Binding("shift+right", "jump(0.05)", "on 5 %", show=False, tooltip="replay: 5 % on"),
         Binding("home", "to(0.0)", "start", show=False, tooltip="replay: to the start"),

@@ -10,7 +10,7 @@ from textual.geometry import Offset
 from textual.message import Message
 
 from tui.show.raster import LEAST_HEIGHT, TOP, Picture, raster
-from tui.show.rows import Row, cut
+from tui.show.rows import Row, cut, joined
 from tui.show.view import Layer, Mark, Points, View, natural_view
 from tui.widgets.panel import Panel
 
@@ -98,6 +98,8 @@ class PlotPanel(Panel, can_focus=True):
     def rows(self, width: int, height: int) -> Sequence[Row]:
         foot = [cut(self._footing, width)] if self._footing and height > LEAST_HEIGHT else []
         layers, heading = self._layers, self._heading
+        if self.view is not None:
+            heading = joined([[("0 shows all again", "key")], heading or []])
         if self.crosshair is not None:
             layers = [*layers, Mark(self.crosshair, "cursor")]
             heading = (self.readout or self._nearest)(self.crosshair)
