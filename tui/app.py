@@ -1,4 +1,7 @@
-"""The Textual app: screens, themes, the runs it started, and what every screen can ask of it."""
+"""The Textual app: screens, themes, the runs it started, and what every screen can ask of it.
+
+Longer than most files, since it is where the screens meet: each asks the app, and knows no other screen.
+"""
 
 import asyncio
 import gc
@@ -23,13 +26,14 @@ from tui.screens.choice import Choice
 from tui.screens.home import HomeScreen
 from tui.show.themes import ANSI, DARK, THEMES, themes
 from tui.watch.memory import place, remembered
-from tui.widgets.keys import is_plain
+from tui.widgets.keys import is_plain, key
 from tui.words import printable
 
 LOOK_AFTER_S = 1.0
 STOP_WAIT_S = 30.0
 READ_EVERY_S = 0.25  # of a live log
-
+HELP = "keys of this screen, and its numbers"
+QUIT = "quit; asks about a live run first"
 
 if TYPE_CHECKING:  # these import the fit and the schema: not before the first paint
     from scalerl.recipe import Recipe
@@ -46,34 +50,14 @@ class ScalerlApp(App[None]):
     Toast { width: 70; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "question_mark,f1",
-            "help",
-            "help",
-            key_display="?",
-            tooltip="keys of this screen, and its numbers",
-        ),
-        Binding(
-            "T",
-            "next_theme",
-            "theme",
-            show=False,
-            tooltip="next theme: dark, light, ansi, contrast",
-        ),
-        Binding(
-            "q,ctrl+q",
-            "quit",
-            "quit",
-            key_display="q",
-            tooltip="quit; asks about a live run first",
-        ),
+        Binding("question_mark,f1", "help", "help", key_display="?", tooltip=HELP),
+        key("T", "next_theme", "theme", "next theme: dark, light, ansi, contrast"),
+        Binding("q,ctrl+q", "quit", "quit", key_display="q", tooltip=QUIT),
     ]
 
     def __init__(self, source: str | None = None, *, theme: str | None = None) -> None:
         """source: what to open at once, instead of the home screen."""
-        self.colourless = bool(
-            os.environ.get("NO_COLOR")
-        )  # Textual takes it out of the environment
+        self.colourless = bool(os.environ.get("NO_COLOR"))  # Textual takes it away
         super().__init__()
         self.memory = remembered()
         for each in themes():
@@ -228,7 +212,8 @@ class ScalerlApp(App[None]):
                     self.pop_screen()
                 return
         try:
-            refuse_root(source)
+            if "://" not in source:
+                refuse_root(source)
             session = Session(source, child=self.fleet.child(source), replay=replay)
         except InputError as error:
             self.complain(str(error))
@@ -332,8 +317,9 @@ class ScalerlApp(App[None]):
     async def _ask_for_source(self, title: str, hint: str, *, replay: bool = False) -> None:
         chosen = await self.push_screen_wait(Ask(title, hint, options=self.memory.recent))
         if chosen:
+            before = self.screen
             self.show_run(chosen, replay=replay)
-            if "://" in chosen or Path(chosen).expanduser().exists():
+            if self.screen is not before:  # it could be opened
                 self.memory.attached(chosen)
 
     def action_help(self) -> None:

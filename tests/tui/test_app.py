@@ -10,6 +10,7 @@ from logs import recipe_of, whole_run
 from screen import until
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets import Input
 from tiny_runs import small_plan
 
 from scalerl.events import read_events
@@ -207,3 +208,30 @@ def test_a_run_that_cannot_be_taken_up_says_so(starts: FakeStarts) -> None:
         await until(pilot, "exit code 1")
 
     drive(look, RUN)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("source", ["~nobodyhere/x", "x" * 5000, "no [/red].gz", "ftp://a/b"])
+def test_what_can_be_no_source_is_told_and_not_remembered(source: str) -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        app = app_of(pilot)
+        await until(pilot, "Start the tiny run")
+        await press(pilot, "a")
+        pilot.app.screen.query_one(Input).value = source
+        await press(pilot, "enter")
+        await until(pilot, lambda text: "Start the tiny run" in text or "WAITING" in text)
+        assert app.is_running
+        assert len(source) > 1000 or source not in app.memory.recent
+
+    drive(look)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_folder_of_runs_is_no_run_and_names_some() -> None:
+    write_run()
+
+    async def look(pilot: Pilot[None]) -> None:
+        app_of(pilot).show_run("runs")
+        await until(pilot, "runs is no run but holds some: runs/tiny/scalerl/seed-0")
+
+    drive(look)

@@ -16,16 +16,9 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import InputError
-from tui.watch.feeds import (
-    Feed,
-    FileFeed,
-    HttpFeed,
-    RecordingFeed,
-    Restarted,
-    SshFeed,
-    open_feed,
-)
+from tui.watch.feeds import Feed, FileFeed, RecordingFeed, Restarted, open_feed
 from tui.watch.follow import Follower, State
+from tui.watch.remote import HttpFeed, SshFeed
 
 
 def until(true: Callable[[], bool]) -> None:

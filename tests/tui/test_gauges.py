@@ -11,9 +11,9 @@ from spoiled_logs import spoiled
 
 from scalerl.curves.alarms import TRUNCATION, truncation
 from scalerl.events import Event
+from tui.show.busy import busy_rows
 from tui.show.gauges import (
     allowed_lag,
-    busy_rows,
     lag_rows,
     lag_summary,
     sparkline,

@@ -1,4 +1,7 @@
-"""The home screen: what one can start, watch, replay and read, with a preview of each."""
+"""The home screen: what one can start, watch, replay and read, with a preview of each.
+
+Longer than most files: its CSS, its keys and its list are one thing.
+"""
 
 import asyncio
 import gc

@@ -25,6 +25,9 @@ STATES = {
 }
 
 
+MOST_ROWS = 9  # of the banner: a path may be very long
+
+
 @dataclass(frozen=True)
 class Standing:
     """How a run stands for the one who looks at it. paused: the view is frozen, the run is not."""
@@ -173,7 +176,7 @@ def banner_rows(standing: Standing, width: int) -> list[Row]:
         rows = wrapped(f"stopped, and saved: {keys}", width, "muted")
     else:
         rows = _notices(session, width)
-    return [cut(row, width) for row in rows]
+    return [cut(row, width) for row in rows[:MOST_ROWS]]
 
 
 def _waiting(session: Session, width: int) -> list[Row]:

@@ -11,6 +11,7 @@ from typing import Any
 from scalerl.errors import InputError
 from scalerl.events import Event, is_number, last_events, parse_lines, surviving
 from scenarios.runs import holder, runs_root
+from tui.watch.feeds import path_of
 from tui.watch.recipes import recipe_told
 from tui.words import printable
 
@@ -142,10 +143,13 @@ def refuse_root(source: str) -> None:
     """Refuse a folder that holds runs and is none itself.
 
     Raises:
-        InputError: naming some of the runs in it.
+        InputError: naming some of the runs in it; or no path at all.
     """
-    folder = Path(source).expanduser()
-    if not folder.is_dir() or (folder / "events.jsonl").exists():
+    folder = path_of(source)
+    try:
+        if not folder.is_dir() or (folder / "events.jsonl").exists():
+            return
+    except OSError:  # a name too long, a folder that may not be looked into: the reader says so
         return
     inside = [str(run.folder) for run in runs(folder)]
     if inside:

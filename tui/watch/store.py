@@ -3,7 +3,8 @@
 `RunStore.take` is given the events of a log in order and honours `resume`. `RunStore.view(until)` is the run
 as it stood at a time of the world's clock: live screens look at all of it, a replay at what lies before
 its cursor. Tables are capped: of the updates and evaluations of very long runs one in so many is kept,
-evenly from the start on, and all of the newest; of phases and samples only the newest.
+evenly from the start on, and all of the newest; of phases and samples only the newest. (Longer than most
+files: one short method a kind of event, and the view over what they kept.)
 """
 
 import math

@@ -6,8 +6,9 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from scalerl.events import Event
+from tui.show.busy import busy_rows
 from tui.show.completions import legend, sample_rows
-from tui.show.gauges import busy_rows, lag_rows, truncation_rows
+from tui.show.gauges import lag_rows, truncation_rows
 from tui.show.happenings import happening_rows
 from tui.show.rows import Row
 from tui.watch.happenings import Happening, gravest, happenings
