@@ -112,7 +112,7 @@ def parse_lines(path: Path) -> Iterator[Event]:
         raise InputError(f"cannot read the event log {path}: {error.strerror}") from None
     with file:
         for line in file:
-            if (event := _parsed(line)) is not None:
+            if (event := parse_event(line)) is not None:
                 yield event
 
 
@@ -133,18 +133,26 @@ def last_events(path: Path, most: int = 128 * 1024) -> list[Event]:
             start = max(size - most, 0)
             file.seek(start)
             data = file.read()
-            found = [event for line in data.split(b"\n") if (event := _parsed(line)) is not None]
+            found = [
+                event for line in data.split(b"\n") if (event := parse_event(line)) is not None
+            ]
             if found or start == 0:
                 return found
             most *= 4
 
 
-def _parsed(line: str | bytes) -> Event | None:
+def parse_event(line: str | bytes) -> Event | None:
+    """The event of a line; None where it is none."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
+    return event if is_event(event) else None
+
+
+def is_event(value: Any) -> TypeGuard[Event]:
+    """Whether a JSON value is an event at all: an object with a kind."""
+    return isinstance(value, dict) and isinstance(value.get("kind"), str)
 
 
 def surviving(events: Iterable[Event]) -> list[Event]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 
 from scalerl.clock import run_virtual
@@ -65,14 +66,21 @@ def choose_folder(plan: Plan, plans: int, out: Path | None, taken: Collection[Pa
             )
         return folder
     first = runs_root() / plan.name / plan.arm / f"seed-{plan.recipe.seed}"
-    folder, attempt = first, 1
-    while folder in taken or (
-        is_begun(folder)
-        and (is_finished(folder) or is_locked(folder) or differing_keys(folder, plan.recipe))
-    ):
-        attempt += 1
-        folder = first.with_name(f"{first.name}.{attempt}")
-    return folder
+
+    def is_free(folder: Path) -> bool:
+        return folder not in taken and not (
+            is_begun(folder)
+            and (is_finished(folder) or is_locked(folder) or differing_keys(folder, plan.recipe))
+        )
+
+    return next(filter(is_free, attempts(first)))
+
+
+def attempts(first: Path) -> Iterator[Path]:
+    """The folders of the runs of one seed: seed-0, seed-0.2, seed-0.3, ..."""
+    yield first
+    for attempt in count(2):
+        yield first.with_name(f"{first.name}.{attempt}")
 
 
 def begin(folder: Path, recipe: Recipe) -> None:
@@ -237,4 +245,5 @@ def holder(folder: Path) -> int | None:
 
 
 def is_locked(folder: Path) -> bool:
+    """Whether a run is going on in a folder."""
     return holder(folder) is not None

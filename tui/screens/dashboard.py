@@ -3,7 +3,7 @@
 Longer than most files: its CSS and its keys take a third.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -32,9 +32,6 @@ from tui.widgets.side import (
     SamplePanel,
     TruncationPanel,
 )
-
-if TYPE_CHECKING:
-    pass
 
 TICK_S = 0.1  # of a replay
 NARROW, WIDE, SHORT = 110, 160, 28
@@ -326,6 +323,6 @@ class Dashboard(RunKeys):
         found = terms(self.scene, self.panel)
         happened = self.happened
         if self.panel == "happened" and happened.found:
-            term = happened.found[min(happened.chosen, len(happened.found) - 1)].term
+            term = happened.found[happened.chosen].term
             return found, term or found[0][0]
         return found, found[0][0]

@@ -6,6 +6,7 @@ Longer than most files: its CSS, its keys and its list are one thing.
 import asyncio
 import gc
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:  # these import the fit and the schema: not before the first p
 
 REFRESH_S = 2.0
 NARROW = 100
-MOST_RUNS = 200
 
 
 class Preview(Panel):
@@ -167,15 +167,20 @@ class HomeScreen(Screen[None]):
     # ---- the list ----
 
     async def _refresh(self) -> None:
-        """Look again at the runs folder every now and then, and at once for what takes longer to import."""
+        """Fill in what takes longer to import than the screen to appear, then look at the runs every now and then."""
         self._recipes = await asyncio.to_thread(_recipes)
+        await self._look_at_runs()
+        await asyncio.to_thread(_preload)
         if self.home_app.alone:
             gc.freeze()  # what is imported by now stays: no collection need look at it again
         while True:
-            if self.is_current:
-                self._runs = await asyncio.to_thread(_runs)
-                self._fill()
             await asyncio.sleep(REFRESH_S)
+            if self.is_current:
+                await self._look_at_runs()
+
+    async def _look_at_runs(self) -> None:
+        self._runs = await asyncio.to_thread(_runs)
+        self._fill()
 
     def _groups(self) -> Iterator[tuple[str, list[Entry]]]:
         yield "Start here", [START, DEMO, TRUNCATED]
@@ -196,8 +201,7 @@ class HomeScreen(Screen[None]):
         marks = self._marks
         yield (
             "Runs",
-            [run_entry(run, str(run.folder) in marks) for run in self._runs[:MOST_RUNS]]
-            or [NO_RUN],
+            [run_entry(run, str(run.folder) in marks) for run in self._runs] or [NO_RUN],
         )
         yield "Attach, replay, compare", [ATTACH, OPEN, COMPARE]
 
@@ -348,7 +352,12 @@ def _runs() -> "list[RunSummary]":
 
 
 def _recipes() -> dict[str, str]:
-    """Recipes by name; takes longer to import than the screen takes to appear."""
     from scenarios.scenario import names
 
     return {name: about for name, about in names().items() if name != "tiny"}
+
+
+def _preload() -> None:
+    """Import what the next keys will need, so that they need not wait for it."""
+    for name in ("dashboard", "editor", "compare", "help"):
+        import_module(f"tui.screens.{name}")

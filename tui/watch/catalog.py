@@ -10,7 +10,7 @@ from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.events import Event, is_number, last_events, parse_lines, surviving
-from scenarios.runs import holder, runs_root
+from scenarios.runs import attempts, is_locked, runs_root
 from tui.watch.feeds import path_of
 from tui.watch.recipes import recipe_told
 from tui.words import printable
@@ -78,7 +78,7 @@ def _remembered(folder: Path, root: Path) -> RunSummary | None:
         now = (folder / "events.jsonl").stat()
     except OSError:
         return None
-    key = (now.st_mtime_ns, now.st_size, holder(folder) is not None)
+    key = (now.st_mtime_ns, now.st_size, is_locked(folder))
     known = _SUMMARIES.get((folder, root))
     if known is None or known[0] != key:
         known = (key, summary(folder, root))
@@ -127,7 +127,7 @@ def summary(folder: Path, root: Path | None = None) -> RunSummary | None:
 
 def _status(folder: Path, left: list[Event], begun: bool) -> tuple[str, str, dict[str, Any]]:
     """(status, cause of a crash, fit of the end) by the surviving events of the end of the log."""
-    if holder(folder) is not None:
+    if is_locked(folder):
         return "live", "", {}
     last = left[-1] if left else {}
     if last.get("kind") == "done":
@@ -166,7 +166,7 @@ def delete(folder: Path) -> None:
     Raises:
         InputError: a run is going on in it, or it cannot be removed.
     """
-    if holder(folder) is not None:
+    if is_locked(folder):
         raise InputError(f"{folder} is in use by a run that is still going: stop it first")
     if folder.is_symlink() or not folder.is_dir():
         raise InputError(f"cannot delete {folder}: a link, or no folder")
@@ -185,8 +185,6 @@ def delete(folder: Path) -> None:
 def beside(folder: Path, taken: set[Path]) -> Path:
     """A new folder beside a run's: seed-0, then seed-0.2, seed-0.3, ..."""
     stem, dot, number = folder.name.rpartition(".")
-    first = stem if dot and number.isdecimal() else folder.name
-    attempt = 2
-    while (new := folder.with_name(f"{first}.{attempt}")).exists() or new in taken:
-        attempt += 1
-    return new
+    first = folder.with_name(stem) if dot and number.isdecimal() else folder
+    others = islice(attempts(first), 1, None)
+    return next(each for each in others if not each.exists() and each not in taken)

@@ -21,9 +21,8 @@ from scalerl.loop import Control
 from scalerl.recipe import CustomLoss, Recipe
 from scenarios.runs import begin, holder
 
-NICENESS = (
-    10  # keys are answered first: on two cores this matters as much as the process of its own
-)
+# Keys are answered first: on two cores this matters as much as the process of its own.
+NICENESS = 10
 GRACE_S = 60.0  # from a closed stdin to the end of a child that does not stop
 CONSOLE = "console.log"
 LINE_BYTES = 400  # of a printed line, at most, when the last ones are looked for

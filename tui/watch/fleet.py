@@ -4,11 +4,12 @@ from pathlib import Path
 
 from scalerl.curves.curve import Curve
 from scalerl.recipe import Recipe
-from scenarios.runs import choose_folder, holder, is_finished, runs_root
+from scenarios.runs import choose_folder, is_finished, is_locked, runs_root
 from scenarios.scenario import Plan
 from tui.watch.analysis import Analysis
 from tui.watch.catalog import beside
 from tui.watch.child import ChildRun, start_run
+from tui.watch.feeds import path_of
 from tui.watch.ghosts import Ghost
 
 GHOST_GLYPHS = "◆▲▼★"
@@ -34,7 +35,7 @@ class Fleet:
 
     def child(self, source: str) -> ChildRun | None:
         """The process behind a run folder, if it was started here."""
-        return self._children.get(Path(source).expanduser().absolute())
+        return self._children.get(path_of(source).absolute())
 
     def live(self) -> list[ChildRun]:
         return [child for child in self._children.values() if child.exit_code is None]
@@ -42,7 +43,7 @@ class Fleet:
     def is_running(self, folder: Path) -> bool:
         """Here, or in another process."""
         child = self._children.get(folder.absolute())
-        return (child is not None and child.exit_code is None) or holder(folder) is not None
+        return (child is not None and child.exit_code is None) or is_locked(folder)
 
     def place_of(self, plan: Plan) -> Path:
         """Where the run of a plan goes; an unfinished one of the same recipe is taken up."""

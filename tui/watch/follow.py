@@ -1,6 +1,5 @@
 """An event log read as it grows: events as they come, and the state of the run behind them."""
 
-import json
 import signal
 import statistics
 import time
@@ -11,7 +10,7 @@ from enum import StrEnum
 
 import orjson
 
-from scalerl.events import FORMAT, UNNUMBERED, Event
+from scalerl.events import FORMAT, UNNUMBERED, Event, is_event, parse_event
 from tui.watch.feeds import Feed, Restarted
 from tui.words import duration
 
@@ -267,11 +266,8 @@ def _event(line: bytes) -> Event | None:
     try:
         event = orjson.loads(line)
     except ValueError:  # stricter than Python: with NaN, and with bytes that are no text
-        try:
-            event = json.loads(line.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            return None
-    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
+        return parse_event(line.decode("utf-8", "replace"))
+    return event if is_event(event) else None
 
 
 def _how_it_ended(status: str) -> str:

@@ -10,7 +10,7 @@ from scalerl.errors import InputError
 from scalerl.events import FORMAT, Event
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers
-from scenarios.runs import holder, runs_root
+from scenarios.runs import is_locked, runs_root
 from tui.watch.child import ChildRun, last_words
 from tui.watch.feeds import LOG_NAME, FileFeed, RecordingFeed, log_of, open_feed, path_of
 from tui.watch.follow import Follower, State, how_it_exited
@@ -102,7 +102,7 @@ class Session:
         if (self.follower.age_s or 0.0) < GONE_S or self.follower.state not in RUNNING:
             return False
         folder = self.folder
-        return folder is not None and (folder / "lock").is_file() and holder(folder) is None
+        return folder is not None and (folder / "lock").is_file() and not is_locked(folder)
 
     @property
     def state(self) -> State:
