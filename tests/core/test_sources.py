@@ -1,5 +1,6 @@
 """Where curves come from: run folders, seeds, event logs, CSV files and the paper's figures, good and bad."""
 
+import csv
 import json
 import time
 from collections import Counter
@@ -307,7 +308,7 @@ def test_a_column_that_is_asked_for_and_not_there(tmp_path):
 # ---- a CSV that is long --------------------------------------------------------------------------
 
 
-def test_a_million_rows_are_read_and_fitted_in_five_seconds(tmp_path):
+def test_a_million_rows_take_a_few_times_what_the_csv_module_alone_takes(tmp_path):
     C = np.round(np.geomspace(1.0, 1000.0, 1_000_000), 7)
     noise = 0.02 * np.random.default_rng(0).standard_normal(len(C))
     R = np.clip(sigmoid(C, R0=0.2, A=0.6, B=1.5, C_mid=60.0) + noise, 0.0, 1.0)
@@ -315,8 +316,15 @@ def test_a_million_rows_are_read_and_fitted_in_five_seconds(tmp_path):
     rows = map("{},{}".format, C.tolist(), R.tolist())
     path.write_text("C,R\n" + "\n".join(rows) + "\n", encoding="utf-8")
     started = time.process_time()
+    with path.open(encoding="utf-8", newline="") as file:
+        alone = list(csv.reader(file))
+    alone_s = time.process_time() - started
+    assert len(alone) == 1_000_001
+    del alone
+    started = time.process_time()
     made = forecast([_one(str(path))])
-    assert time.process_time() - started < 5.0
+    # read, checked, fitted and judged: 3.9 times as long on a quiet machine, about two and a half seconds
+    assert time.process_time() - started < 8.0 * alone_s
     assert len(made.whole.C_N) == 1_000_000
     assert made.fit.n <= MOST_POINTS and made.curve.blocks_of == -(-1_000_000 // MOST_POINTS)
     fit = made.fit
