@@ -1,6 +1,10 @@
 # make learn   open the screens: the tiny policy, the whole ScaleRL recipe, its scaling curve, live
 # make test    lint, type-check and test everything
 # make setup   only install, into .venv
+# make cluster install vLLM (for CPUs), Ray and this project into .venv-cluster: what cluster sites need
+# make test-cluster  test the backend there: real engines, real trainers, real pushes
+# make parity  one recipe in both worlds: gradients and curves, three seeds each (a quarter of an hour)
+# make bench-backend  pauses and throughput of the engines, memory and speed of the trainer's log-probs
 # make invariants  every invariant of our own code, with ten times the examples (about ten minutes)
 # make mutants faulty versions of our code: does an invariant notice each? (about half an hour)
 # make calibration  how often the intervals of a fit hold on simulated runs (about a quarter of an hour)
@@ -15,10 +19,11 @@ PYTHON ?= python3
 TORCH_INDEX ?=# a package index with another build of torch, e.g. for your CUDA version
 VENV := .venv
 BIN := $(VENV)/bin
+CLUSTER := .venv-cluster
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup invariants mutants calibration published figures curve bench bench-tui e2e glossary \
+.PHONY: learn test setup cluster test-cluster parity bench-backend invariants mutants calibration published figures curve bench bench-tui e2e glossary \
 	recordings screens clean another-torch
 
 learn: $(VENV)/ready
@@ -31,6 +36,17 @@ test: $(VENV)/ready-test
 	$(BIN)/pytest --cov --cov-fail-under=95
 
 setup: $(VENV)/ready-test
+
+cluster: $(CLUSTER)/ready
+
+test-cluster: $(CLUSTER)/ready
+	$(CLUSTER)/bin/pytest tests/cluster
+
+parity: $(CLUSTER)/ready
+	PYTHONPATH=tests/support $(CLUSTER)/bin/python tests/benchmarks/parity.py --write
+
+bench-backend: $(CLUSTER)/ready
+	PYTHONPATH=tests/support $(CLUSTER)/bin/python tests/benchmarks/bench_backend.py
 
 invariants: $(VENV)/ready-test
 	$(BIN)/pytest tests/invariants --hypothesis-profile=thorough
@@ -95,7 +111,17 @@ $(VENV)/ready-test: $(VENV)/ready
 	@$(PIP) --editable '.[test]'
 	@touch $@
 
+# vLLM's build for CPUs and its build for CUDA are one module: never both in an environment. With its torchvision and
+# relatives, which are built for CUDA, vLLM cannot be imported.
+$(CLUSTER)/ready: pyproject.toml constraints-cluster.txt
+	@echo "installing vLLM and Ray into $(CLUSTER) (once; two or three minutes, 4 GB)"
+	@$(PYTHON) -m venv $(CLUSTER)
+	@PIP_CONSTRAINT=$(CURDIR)/constraints-cluster.txt $(CLUSTER)/bin/python -m pip --disable-pip-version-check \
+		install --quiet --editable '.[test-cluster]'
+	@$(CLUSTER)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 another-torch:
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(CLUSTER) build dist .pytest_cache .ruff_cache .hypothesis .coverage

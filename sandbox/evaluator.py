@@ -16,6 +16,7 @@ from scalerl.compute import Phase
 from scalerl.errors import InputError
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
+from scalerl.site import Sandbox
 from scalerl.task import Prompt, Task
 from scalerl.world import EvalResult, Handle
 
@@ -24,7 +25,7 @@ class Evaluator:
     """Pinned weights, evaluated one after the other on GPUs of their own; nothing else waits for it."""
 
     def __init__(self, recipe: Recipe, task: Task, policy: Policy, sampling: Sampling) -> None:
-        assert recipe.site is not None
+        assert isinstance(recipe.site, Sandbox)
         self.seed, self.site = recipe.seed, recipe.site
         self.task, self.policy, self.sampling = task, policy, sampling
         self.clock = VirtualClock()

@@ -24,6 +24,7 @@ from scalerl.length import shaped_reward
 from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
+from scalerl.site import Sandbox
 from scalerl.task import Prompt
 from scalerl.update import (
     DTYPES,
@@ -44,7 +45,7 @@ class SandboxWorld:
     """`scalerl.world.World` on one process: costs come from the site's hardware description, before time passes."""
 
     def __init__(self, recipe: Recipe, *, allow_code: bool = False) -> None:
-        assert recipe.site is not None
+        assert isinstance(recipe.site, Sandbox)
         self.recipe, self.site = recipe, recipe.site
         self.clock = VirtualClock()
         self.task = make_task(self.site.task)
@@ -90,6 +91,9 @@ class SandboxWorld:
             dtype,
         )
 
+    async def start(self) -> None:
+        """Nothing has to be brought up."""
+
     async def serve(self) -> None:
         await self.pool.serve()
 
@@ -131,6 +135,7 @@ class SandboxWorld:
             self.loss,
             micro_batch_tokens=self.site.micro_batch_tokens,
             temperature=self.site.temperature,
+            version=self.version,
         )
 
     async def publish(self, version: int) -> PushStats:
@@ -151,6 +156,9 @@ class SandboxWorld:
 
     def to_text(self, token_ids: Sequence[int]) -> str:
         return self.task.to_text(token_ids)
+
+    def notices(self) -> list[str]:
+        return []
 
     def phases(self) -> list[Phase]:
         found = [*self._phases, *self.evaluator.take_phases(), *self.pool.phases(self.clock.now())]

@@ -121,8 +121,19 @@ class TrainBatch(_RowTensors):
     def rows(self) -> int:
         return self.token_BT.shape[0]
 
-    def shards(self, max_tokens: int) -> list["TrainBatch"]:
-        """Rows of like length together, each shard at most `max_tokens` padded tokens, trimmed to its longest row."""
+    def idle(self) -> "TrainBatch":
+        """A shard without a trained token: what a rank runs when the others have more to do."""
+
+        def nothing(part: Tensor) -> Tensor:
+            return part.new_zeros((1, 2)[: part.dim()])
+
+        return self._each(nothing)
+
+    def shards(self, max_tokens: int, *, packed: bool = False) -> list["TrainBatch"]:
+        """Rows of like length together, each shard at most `max_tokens` tokens, trimmed to its longest row.
+
+        Padding counts as tokens, unless rows are `packed` end to end. A row longer than that is a shard of its own.
+        """
         length_B = (self.weight_BT.shape[1] - self.mask_BT.flip(1).int().argmax(1)).masked_fill(
             ~self.mask_BT.any(1), 1
         )
@@ -131,7 +142,11 @@ class TrainBatch(_RowTensors):
         end = self.rows
         while end > 0:
             width = int(length_B[order[end - 1]])
-            start = max(0, end - max(1, max_tokens // width))
+            if packed:
+                total_B = length_B[order[:end]].flip(0).cumsum(0)
+                start = end - max(1, int((total_B <= max_tokens).sum()))
+            else:
+                start = max(0, end - max(1, max_tokens // width))
             rows = order[start:end]
             shards.append(self.select(rows)._trim(width))
             end = start

@@ -25,6 +25,14 @@ class GeneratorLost(ScaleRLError):
     """The engine that held a request died; the request is issued again, with a new start version."""
 
 
+class EngineMismatch(ScaleRLError):
+    """Generator and trainer do not compute the same log-probs of the same tokens with the same weights."""
+
+
+class WorldFailed(ScaleRLError):
+    """An engine, a trainer or the cluster under them is gone and cannot be replaced."""
+
+
 class PushFailed(ScaleRLError):
     """A weight push did not reach every live engine; names the phase and the peer."""
 

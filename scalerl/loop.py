@@ -70,6 +70,7 @@ class Loop:
             RunFailed: the first failure, in one line; the world has been closed.
         """
         try:
+            await self.world.start()
             async with asyncio.TaskGroup() as tasks:
                 rollouts = tasks.create_task(self.rollouts(tasks))
                 service = tasks.create_task(self.world.serve())
@@ -280,6 +281,8 @@ class Loop:
 
     def _report(self, stats: UpdateStats, stall: Stall, first: Group) -> None:
         state = self.state
+        for what in self.world.notices():
+            self.emit("warning", what=what)
         self.emit(
             "update",
             update=state.updates,

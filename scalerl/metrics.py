@@ -142,7 +142,8 @@ def ratio_stats(log_ratio_N: npt.NDArray[np.floating]) -> dict[str, Metric]:
     log_rho_N = np.minimum(log_ratio_N.astype(np.float64), LOG_RATIO_LIMIT)
     rho_N = np.exp(log_rho_N)
     # Near rho = 1 a term is about (log rho)^2 / 2, and the plain rho - 1 leaves no digit of it.
-    kl_N = np.maximum(rho_N * log_rho_N - np.expm1(log_rho_N), 0.0)
+    with np.errstate(invalid="ignore"):  # rho = 0 with a log of -inf: NaN, as it should be
+        kl_N = np.maximum(rho_N * log_rho_N - np.expm1(log_rho_N), 0.0)
     return {
         "kl": Mean(float(kl_N.sum()), log_rho_N.size),
         "ess": EffectiveSampleSize(

@@ -1,4 +1,4 @@
-"""The recipe: what is optimised and how stale it may be. The site: where, at which size, and for how long.
+"""The recipe: what is optimised and how stale it may be. Where it runs is its site (`scalerl.site`).
 
 Every kind is a frozen record of parameters whose defaults are ScaleRL's; a field states the exact inequality
 that it imposes. Nothing here imports torch. Files are read by `scalerl.settings`.
@@ -10,16 +10,10 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from scalerl.hardware import Hardware
-
-
-class Spec(BaseModel):
-    """A frozen record; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
+from scalerl.site import Cluster, Precision, Sandbox, Site
+from scalerl.spec import Spec
 
 # --- loss: each spec names one function of `scalerl.losses`; its fields are that function's keywords ---
 
@@ -186,82 +180,6 @@ class NoLengthControl(Spec):
 
 
 Length = Annotated[Interruption | OverlongPenalty | NoLengthControl, Field(discriminator="kind")]
-Precision = Literal["float32", "bfloat16"]
-
-
-# --- the site: everything that depends on scale ---
-
-
-class Optimizer(Spec):
-    """AdamW with linear warm-up to a constant learning rate."""
-
-    learning_rate: float = Field(gt=0, description="step size after the warm-up")
-    warmup_updates: int = Field(default=100, ge=0, description="optimiser steps of linear warm-up")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the first moment")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="decay of the second moment")
-    eps: float = Field(default=1e-15, gt=0, description="added to the root of the second moment")
-    weight_decay: float = Field(default=0.01, ge=0, description="decoupled weight decay")
-
-
-class Evaluation(Spec):
-    """Held-out evaluation: pinned to one version, on its own devices, outside C."""
-
-    every_updates: int = Field(
-        gt=0, description="updates between evaluations of the validation set"
-    )
-    prompts: int = Field(
-        default=256,
-        gt=0,
-        description="validation prompts: the first so many of the fixed held-out set",
-    )
-    completions: int = Field(
-        default=8, ge=2, description="completions per prompt; 2 or more, for the standard error"
-    )
-    ood_every_updates: int = Field(
-        default=0, ge=0, description="updates between out-of-distribution evaluations; 0 = never"
-    )
-
-
-class Sandbox(Spec):
-    """The tiny world on a virtual cluster: real policy gradient, simulated clock."""
-
-    kind: Literal["sandbox"] = "sandbox"
-    name: str = Field(default="sandbox", description="shown in reports")
-    task: str = Field(default="digit_sum", description="a task of the sandbox")
-    policy: str = Field(
-        default="digit_sum",
-        description="start policy: a shipped name or a folder in Hugging Face layout",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto = cuda when present"
-    )
-    updates: int = Field(gt=0, description="batches to consume, skipped ones included")
-    thinking_tokens: int = Field(gt=0, description="thinking budget of a completion")
-    answer_tokens: int = Field(
-        gt=1, description="tokens allowed after thinking has closed, end of sequence included"
-    )
-    temperature: float = Field(
-        default=1.0, gt=0, description="of sampling; the trainer divides its logits by it too"
-    )
-    optimizer: Optimizer
-    evaluation: Evaluation
-    micro_batch_tokens: int = Field(
-        default=16_384,
-        gt=0,
-        description="padded tokens per forward pass; results do not depend on it",
-    )
-    checkpoint_every_updates: int = Field(
-        default=50, gt=0, description="updates between checkpoints"
-    )
-    generators: int = Field(default=64, gt=0, description="GPUs that generate")
-    trainers: int = Field(default=16, gt=0, description="GPUs that train")
-    evaluators: int = Field(default=8, gt=0, description="GPUs that evaluate, outside C")
-    slots_per_generator: int = Field(
-        default=32, gt=0, description="completions that one generator decodes at a time"
-    )
-    hardware: Hardware = Field(
-        default=Hardware(), description="what the virtual GPUs cost in seconds"
-    )
 
 
 class Recipe(Spec):
@@ -298,9 +216,11 @@ class Recipe(Spec):
         default=16, ge=2, description="completions per prompt; one alone has no advantage"
     )
     seed: int = Field(default=0, ge=0, lt=2**40, description="of everything random")
-    site: Sandbox | None = Field(default=None, description="where it runs")
+    site: Annotated[Sandbox | Cluster, Field(discriminator="kind")] | None = Field(
+        default=None, description="where it runs"
+    )
 
-    def on(self, site: Sandbox) -> "Recipe":
+    def on(self, site: Site) -> "Recipe":
         """The same algorithm at another site, validated as a whole."""
         return Recipe.model_validate({**self.model_dump(), "site": site.model_dump()})
 

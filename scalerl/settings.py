@@ -75,7 +75,9 @@ class Layers:
             prefix = key.rpartition(".")[0]
             full = [f"{prefix}.{name}" if prefix else name for name in siblings]
             elsewhere = [
-                k for k in _all_keys(model) if k.rpartition(".")[2] == key.rpartition(".")[2]
+                k
+                for k in _all_keys(model)
+                if k != key and k.rpartition(".")[2] == key.rpartition(".")[2]
             ]
             meant = elsewhere[0] if elsewhere else full[siblings.index(near[0])] if near else None
             hint = f"did you mean {meant!r}? " if meant else ""

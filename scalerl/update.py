@@ -4,11 +4,14 @@ prepare        drop zero-variance groups -> advantages -> token weights (over wh
 policy_update  log-probs -> per-token loss -> sum of weight * loss -> gradients summed -> one AdamW step
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,9 +21,10 @@ from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import BatchError
 from scalerl.logprobs import sampled_logprobs
 from scalerl.losses import CAPPED, LOSSES, log_ratio
-from scalerl.recipe import CustomLoss, Loss, Optimizer, Recipe
+from scalerl.recipe import CustomLoss, Loss, Recipe
 from scalerl.reduction import token_weights
 from scalerl.shapes import IdB, MaskB
+from scalerl.site import Optimizer
 from scalerl.user_code import load_function, place_and_text
 from scalerl.world import UpdateStats
 
@@ -38,6 +42,41 @@ class TrainablePolicy(Protocol):
     def hidden(self, token_BT: Tensor) -> Tensor: ...
 
     def parameters(self) -> Iterable[torch.nn.Parameter]: ...
+
+
+@runtime_checkable
+class PackedPolicy(Protocol):
+    """A model that runs the rows of a batch end to end, without padding."""
+
+    @property
+    def head_VD(self) -> Tensor: ...
+
+    def predicting(self, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Hidden states [N, D] that predict the N tokens which `mask_BT` marks, row by row."""
+        ...
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]: ...
+
+
+class Ranks:
+    """How the ranks that share an update agree; this one is alone.
+
+    Every rank runs as many backward passes as the busiest, or collectives inside them would wait for ever.
+    """
+
+    def most(self, count: int) -> int:
+        """The largest of the ranks' counts."""
+        return count
+
+    def reduce_gradients(self) -> None:
+        """Sum the gradients of all ranks, after the last backward pass (where backward has not done so)."""
+
+    def norm(self, gradients: list[Tensor]) -> float:
+        """Of the summed gradients of the whole model: the same number on every rank."""
+        return torch.nn.utils.get_total_norm(gradients).item()
+
+
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
@@ -110,7 +149,7 @@ def learning_rate(spec: Optimizer, version: int) -> float:
 
 
 def policy_update(
-    policy: TrainablePolicy,
+    policy: TrainablePolicy | PackedPolicy,
     optimizer: torch.optim.Optimizer,
     batch: TrainBatch,
     recipe: Recipe,
@@ -118,68 +157,111 @@ def policy_update(
     *,
     micro_batch_tokens: int = 16_384,
     temperature: float = 1.0,
-    reduce_gradients: Callable[[], None] = lambda: None,
+    version: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, metrics.Metric]:
     """One optimiser step on one rank's rows; gradients of micro-batches and ranks are summed, never averaged.
 
     Args:
-        batch: this rank's rows of what `prepare` decided on the whole batch.
-        micro_batch_tokens: padded tokens per forward pass. The result does not depend on it.
+        batch: this rank's rows of what `prepare` decided on the whole batch; there may be none.
+        micro_batch_tokens: tokens per forward pass, padding included unless the policy packs its rows. The result
+            does not depend on it.
         temperature: of sampling; the trainer scores the tempered distribution that was sampled from.
-        reduce_gradients: sums the gradients of all ranks, after the last backward pass.
+        version: of the policy before the step; with it, tokens of this very version are measured apart.
+        ranks: those that share the step.
 
     Raises:
-        BatchError: the gradient is not finite; nothing was updated.
+        BatchError: the loss or the gradient is not finite; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
-    shards = batch.shards(micro_batch_tokens)
+    shards = batch.shards(micro_batch_tokens, packed=isinstance(policy, PackedPolicy))
+    shards += [batch.idle()] * (ranks.most(len(shards)) - len(shards))
     merged = metrics.merge_all(
-        [_backward(policy, shard, recipe, loss, temperature) for shard in shards]
+        [_backward(policy, shard, recipe, loss, temperature, version) for shard in shards]
     )
-    reduce_gradients()
-    norm = torch.nn.utils.get_total_norm(
-        [p.grad for p in policy.parameters() if p.grad is not None]
-    )
-    if not torch.isfinite(norm):
-        raise BatchError(
-            f"the gradient norm is {norm.item()}, so nothing was updated: look at kl and capped of the last updates"
-        )
+    ranks.reduce_gradients()
+    norm = ranks.norm([p.grad for p in policy.parameters() if p.grad is not None])
+    # only now: a rank that gave up earlier would leave the others waiting in their collectives
+    value = merged["loss"].value if "loss" in merged else 0.0
+    for what, found in (("loss", value), ("gradient norm", norm)):
+        if found is None or not math.isfinite(found):
+            raise BatchError(
+                f"the {what} is {found}, so nothing was updated: look at kl and capped of the last updates"
+            )
     optimizer.step()
-    return {**merged, "grad_norm": metrics.Max(norm.item())}
+    return {**merged, "grad_norm": metrics.Max(norm)}
 
 
-def _backward(
-    policy: TrainablePolicy, shard: TrainBatch, recipe: Recipe, loss: LossPair, temperature: float
-) -> dict[str, metrics.Metric]:
-    """Add one micro-batch's gradient to the parameters; its metrics as sums."""
-    hidden_BTD = policy.hidden(shard.token_BT[:, :-1])
-    mask_BT = shard.mask_BT[:, 1:]  # the state at t predicts token t + 1
-    logp_N, entropy_N = sampled_logprobs(
-        hidden_BTD[mask_BT],
+def score(
+    policy: TrainablePolicy | PackedPolicy, batch: TrainBatch, recipe: Recipe, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-prob and entropy of every trained token of a batch, [N] each, in row order.
+
+    Differentiable where gradients are on.
+    """
+    if isinstance(policy, PackedPolicy):
+        hidden_ND = policy.predicting(batch.token_BT, batch.mask_BT)
+    else:  # the state at t predicts token t + 1
+        hidden_ND = policy.hidden(batch.token_BT[:, :-1])[batch.mask_BT[:, 1:]]
+    return sampled_logprobs(
+        hidden_ND,
         policy.head_VD,
-        shard.token_BT[:, 1:][mask_BT],
+        batch.token_BT[batch.mask_BT],
         head_dtype=DTYPES[recipe.head_dtype],
         temperature=temperature,
     )
+
+
+def _backward(
+    policy: TrainablePolicy | PackedPolicy,
+    shard: TrainBatch,
+    recipe: Recipe,
+    loss: LossPair,
+    temperature: float,
+    version: int | None,
+) -> dict[str, metrics.Metric]:
+    """Add one micro-batch's gradient to the parameters; its metrics as sums."""
+    logp_N, entropy_N = score(policy, shard, recipe, temperature)
+    mask_BT = shard.mask_BT[:, 1:]
     behavior_BT = shard.behavior_logp_BT[:, 1:]
     logp_BT = torch.zeros_like(behavior_BT).masked_scatter(mask_BT, logp_N)
     term_BT = loss.term(logp_BT, behavior_BT, shard.adv_B, mask_BT)
     _check_terms(term_BT, mask_BT)
     value = (shard.weight_BT[:, 1:] * term_BT).sum()
-    if not torch.isfinite(value):
-        raise BatchError(f"the loss is {value.item()}, so nothing was updated")
     value.backward()
     logp_BT = logp_BT.detach()
     tokens = int(mask_BT.sum())
+    log_ratio_N = log_ratio(logp_BT, behavior_BT, mask_BT)[mask_BT].cpu().numpy()
     found: dict[str, metrics.Metric] = {
         "loss": metrics.Sum(value.item()),
         "entropy": metrics.Mean(entropy_N.sum().item(), tokens),
-        **metrics.ratio_stats(log_ratio(logp_BT, behavior_BT, mask_BT)[mask_BT].cpu().numpy()),
+        **metrics.ratio_stats(log_ratio_N),
     }
+    if version is not None:
+        found |= _same_version(shard, log_ratio_N, version)
     if loss.capped is not None:
         capped = int(loss.capped(logp_BT, behavior_BT, shard.adv_B, mask_BT).sum())
         found["capped"] = metrics.Mean(capped, tokens)
     return found
+
+
+def _same_version(
+    shard: TrainBatch, log_ratio_N: npt.NDArray[np.floating], version: int
+) -> dict[str, metrics.Metric]:
+    """KL of tokens that the trainer's own version sampled: what is left is a difference between the two engines.
+
+    In completions begun by this version it should be nothing but rounding; in those that older ones began, the
+    generator kept keys and values of older weights.
+    """
+    fresh_BT = shard.version_BT == version
+    whole_B1 = (fresh_BT | ~shard.mask_BT).all(1, keepdim=True)
+    return {
+        name: metrics.ratio_stats(log_ratio_N[chosen_BT[shard.mask_BT].cpu().numpy()])["kl"]
+        for name, chosen_BT in (
+            ("mismatch_kl", fresh_BT & whole_B1),
+            ("stale_kv_kl", fresh_BT & ~whole_B1),
+        )
+    }
 
 
 def _explained(name: str, function: LossFn) -> LossFn:

@@ -35,6 +35,9 @@ class UpdateStats:
     ess: float | None = None
     capped: float | None = None
     grad_norm: float | None = None
+    # KL of tokens that the trainer's own version sampled, in completions it began and in those older ones began
+    mismatch_kl: float | None = None
+    stale_kv_kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class World(Protocol):
         """How many GPUs each role has."""
         ...
 
+    async def start(self) -> None:
+        """Bring up whatever the calls below need; called once, before them and after `load`."""
+        ...
+
     async def serve(self) -> None:
         """The world's own background work, run beside the loop and cancelled with it."""
         ...
@@ -139,6 +146,10 @@ class World(Protocol):
 
     def to_text(self, token_ids: Sequence[int]) -> str:
         """Tokens as a person reads them."""
+        ...
+
+    def notices(self) -> list[str]:
+        """What a person should be told since the last call, a sentence each."""
         ...
 
     def phases(self) -> list[Phase]:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
-from scalerl.clock import run_virtual
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.curves.curve import curve_of_run, fit_curve, flat
@@ -22,7 +21,7 @@ from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
 from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
 from scenarios.scenario import Plan
-from scenarios.worlds import open_world
+from scenarios.worlds import open_world, run_world
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,12 @@ def run(
             disk is one.
     """
     recipe = plan.recipe
-    world = open_world(recipe, allow_code=allow_code)
+
+    def tell(what: str) -> None:
+        if listen is not None:
+            listen({"kind": "starting", "what": what})
+
+    world = open_world(recipe, folder=folder, allow_code=allow_code, tell=tell)
     with _writing(), locked(folder):
         begin(folder, recipe)
         state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))
@@ -150,7 +154,7 @@ def run(
             loop = Loop(
                 recipe, world, state, log, checkpoints=folder / "checkpoints", control=control
             )
-            return run_virtual(_finish(plan, folder, loop), start=state.clock)
+            return run_world(recipe, _finish(plan, folder, loop), state.clock)
         except Deadlock as error:
             log.fault(error)
             raise

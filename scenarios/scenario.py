@@ -9,7 +9,7 @@ from pydantic import Field
 
 import scalerl
 from scalerl.errors import InputError
-from scalerl.recipe import Recipe, Spec
+from scalerl.recipe import Recipe
 from scalerl.settings import (
     COMMAND_LINE,
     Layers,
@@ -19,11 +19,13 @@ from scalerl.settings import (
     read_toml,
     unknown,
 )
+from scalerl.spec import Spec
 
 HERE = Path(__file__).parent
 SITES = HERE / "sites"
 RECIPES = Path(scalerl.__file__).parent / "recipes"
 DEFAULT_SITE = "sandbox"
+BATCH_KEYS = ("prompts_per_update", "group_size")
 NAME = r"^\w[\w.-]*$"  # names become folders: no separators, and nothing that climbs out
 
 
@@ -114,12 +116,21 @@ def _resolve(
     layers = read_layers(find(arm.recipe, RECIPES, "recipe"), RECIPES, "recipe")
     if site is not None or "site" not in layers.values:
         path = find(site or default_site, SITES, "site")
+        table = read_layers(path, SITES, "site").values
         layers.values.pop("site", None)
-        layers.add({"site": read_layers(path, SITES, "site").values}, path.name)
+        layers.add(_batch_of(table.pop("recipe", {}), path), path.name)
+        layers.add({"site": table}, path.name)
     layers.add(arm.set, f"{scenario}.toml")
     for table in override_tables(overrides):
         layers.add(table, COMMAND_LINE)
     return layers.build(Recipe)
+
+
+def _batch_of(table: Any, path: Path) -> dict[str, Any]:
+    """What a site says of the batch, which grows with it; all else of the algorithm is the recipe's."""
+    if not isinstance(table, dict) or set(table) - set(BATCH_KEYS):
+        raise InputError(f"{path}: [recipe] of a site may hold {' and '.join(BATCH_KEYS)} alone")
+    return table
 
 
 def _scenario(path: Path) -> Scenario:

@@ -1,12 +1,31 @@
 """The one place that opens a world, and so the only one that knows of more than one."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from scalerl.clock import run_virtual
 from scalerl.errors import InputError
 from scalerl.recipe import Recipe
+from scalerl.site import Cluster
 from scalerl.world import World
 
+T = TypeVar("T")
 
-def open_world(recipe: Recipe, *, allow_code: bool = False) -> World:
+
+def open_world(
+    recipe: Recipe,
+    *,
+    folder: Path = Path(),
+    allow_code: bool = False,
+    tell: Callable[[str], None] = lambda what: None,
+) -> World:
     """The world that a recipe's site asks for.
+
+    Args:
+        folder: where the run is written; a cluster's workers are started there.
+        tell: is told what goes on while a world starts.
 
     Raises:
         InputError: no site, or code of the user's own that was not allowed.
@@ -17,8 +36,36 @@ def open_world(recipe: Recipe, *, allow_code: bool = False) -> World:
         )
     import torch
 
-    from sandbox.world import SandboxWorld
+    from sandbox.world import SandboxWorld, device_of, make_task, start_policy
 
     # reproducible, and faster at this size: run two seeds side by side instead
     torch.set_num_threads(1)
-    return SandboxWorld(recipe, allow_code=allow_code)
+    if not isinstance(recipe.site, Cluster):
+        return SandboxWorld(recipe, allow_code=allow_code)
+
+    from backend.launch import RayLauncher, check_installed
+
+    check_installed()
+    from backend.world import ClusterWorld
+
+    device = device_of(recipe.site.device)
+    return ClusterWorld(
+        recipe,
+        make_task(recipe.site.task),
+        start_policy(recipe.site.policy).resolve(),
+        RayLauncher(recipe.site, device, folder),
+        device=device,
+        allow_code=allow_code,
+        tell=tell,
+    )
+
+
+def run_world(recipe: Recipe, main: Coroutine[Any, Any, T], start_s: float) -> T:
+    """Run a coroutine on the clock of the recipe's world: the sandbox's jumps, the cluster's is the wall's.
+
+    Raises:
+        Deadlock: nothing can happen any more, on a virtual clock.
+    """
+    if isinstance(recipe.site, Cluster):
+        return asyncio.run(main)
+    return run_virtual(main, start=start_s)

@@ -97,6 +97,51 @@ def run_command(
         )
 
 
+@app.command("cluster")
+def cluster_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario, a recipe, or a .toml file.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="e.g. site.updates=100")
+    ] = None,
+    on: Annotated[
+        str, typer.Option("--on", metavar="SITE", help="A cluster site or a .toml file.")
+    ] = "cpu-cluster",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."
+        ),
+    ] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="ARM", help="Only this arm of the scenario.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
+        ),
+    ] = None,
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Import the Python functions that the recipe names."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run it on a cluster site: vLLM generators and FSDP2 trainers, launched on Ray."""
+    run(
+        name,
+        overrides or [],
+        on=on,
+        out=out,
+        arm=arm,
+        seeds=seeds,
+        allow_code=allow_code,
+        as_json=as_json,
+    )
+
+
 @app.command("check")
 def check_command(
     function: Annotated[

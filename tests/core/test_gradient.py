@@ -11,6 +11,7 @@ import torch
 from bigram import (
     Bigram,
     Params,
+    WithOthers,
     assert_same,
     doubled,
     f64,
@@ -110,11 +111,7 @@ def test_any_split_over_two_ranks_gives_the_same_step(seed: int, data: st.DataOb
     first = step(policy, train.select(on_first), spec) if on_first.any() else {}
     others = gradients(policy) if on_first.any() else [torch.zeros_like(g) for g in expected]
 
-    def add_the_others() -> None:
-        for p, g in zip(policy.parameters(), others, strict=True):
-            p.grad = g if p.grad is None else p.grad + g
-
-    second = step(policy, train.select(~on_first), spec, reduce_gradients=add_the_others)
+    second = step(policy, train.select(~on_first), spec, ranks=WithOthers(policy, others))
     assert_same(gradients(policy), expected)
     # the norm is of the sum, so that both ranks clip, report and refuse alike
     assert second["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-10)

@@ -12,18 +12,16 @@ from recipes import RECIPES, SITE, load, refusal
 from scalerl.losses import CAPPED, LOSSES
 from scalerl.recipe import (
     CustomLoss,
-    Evaluation,
     Interruption,
     Loss,
-    Optimizer,
     PPOOffPolicySpec,
     Recipe,
-    Sandbox,
     canonical_json,
 )
 from scalerl.settings import (
     read_toml,
 )
+from scalerl.site import Evaluation, Optimizer, Sandbox
 
 # ---- what is shipped ----
 
@@ -236,7 +234,7 @@ def test_on_and_with_seed_return_new_recipes() -> None:
 
 def test_frozen_all_the_way_down() -> None:
     recipe = load("scalerl", site=True)
-    assert recipe.site is not None
+    assert isinstance(recipe.site, Sandbox)
     for record, field in [
         (recipe, "seed"),
         (recipe.loss, "eps_max"),

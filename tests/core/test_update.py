@@ -28,8 +28,9 @@ from torch import Tensor
 from scalerl import metrics
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import BatchError, InputError
-from scalerl.recipe import CustomLoss, Optimizer
+from scalerl.recipe import CustomLoss
 from scalerl.rollout import Completion, Group
+from scalerl.site import Optimizer
 from scalerl.update import (
     LossPair,
     TrainablePolicy,

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from scalerl.advantages import Normalise, advantages
 from scalerl.errors import BatchError
-from scalerl.recipe import Optimizer
 from scalerl.reduction import Aggregation, token_weights
+from scalerl.site import Optimizer
 from scalerl.update import LossPair, make_optimizer, policy_update, prepare
 
 f64 = torch.float64

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from bigram import LOSSES, Bigram, Params, V, assert_same, doubled, f64, recipe, still
+from bigram import LOSSES, Bigram, Params, V, WithOthers, assert_same, doubled, f64, recipe, still
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,10 +211,6 @@ def test_every_rank_takes_the_same_step(kind: str, data: st.DataObject) -> None:
             or [[torch.zeros_like(p) for p in expected]]
         )
 
-        def all_reduce(policy: Bigram = policy, others: Params = others) -> None:
-            for p, g in zip(policy.parameters(), others, strict=True):
-                p.grad = g if p.grad is None else p.grad + g
-
         optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
         found = policy_update(
             policy,
@@ -223,7 +219,7 @@ def test_every_rank_takes_the_same_step(kind: str, data: st.DataObject) -> None:
             spec,
             LossPair.of(spec.loss),
             micro_batch_tokens=tokens,
-            reduce_gradients=all_reduce,
+            ranks=WithOthers(policy, others),
         )
         assert found["grad_norm"].value == pytest.approx(norm, rel=1e-10, abs=1e-13)
         stepped = [p - 0.5 * g for p, g in zip(Bigram(seed).parameters(), expected, strict=True)]

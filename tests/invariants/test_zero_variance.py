@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.compute import Ledger
 from scalerl.curriculum import Curriculum, rejected
-from scalerl.recipe import Optimizer, Recipe
+from scalerl.recipe import Recipe
 from scalerl.rollout import Completion, Group
+from scalerl.site import Optimizer
 from scalerl.state import LoopState
 from scalerl.update import (
     LossPair,

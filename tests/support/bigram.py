@@ -11,6 +11,7 @@ from scalerl.recipe import Recipe
 from scalerl.rollout import Completion, Group
 from scalerl.update import (
     LossPair,
+    Ranks,
     policy_update,
 )
 
@@ -52,6 +53,17 @@ class Bigram:
         logp_BTV = torch.log_softmax(z_BTV, dim=-1)
         logp_BT = logp_BTV.gather(2, token_BT[:, 1:, None])[..., 0]
         return torch.nn.functional.pad(logp_BT, (1, 0))
+
+
+class WithOthers(Ranks):
+    """A rank that the others' gradients reach."""
+
+    def __init__(self, policy: Bigram, others: Params) -> None:
+        self.policy, self.others = policy, others
+
+    def reduce_gradients(self) -> None:
+        for p, g in zip(self.policy.parameters(), self.others, strict=True):
+            p.grad = g if p.grad is None else p.grad + g
 
 
 def recipe(**changes: Any) -> Recipe:

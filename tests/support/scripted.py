@@ -13,8 +13,9 @@ from scalerl.curriculum import curriculum_of
 from scalerl.errors import GeneratorLost, PushFailed
 from scalerl.events import Event, EventLog
 from scalerl.loop import Control, Loop
-from scalerl.recipe import Evaluation, Optimizer, Recipe, Sandbox
+from scalerl.recipe import Recipe
 from scalerl.rollout import Completion, Group
+from scalerl.site import Evaluation, Optimizer, Sandbox
 from scalerl.state import LoopState
 from scalerl.task import Prompt
 from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
@@ -69,6 +70,12 @@ class ScriptedWorld:
 
     def random(self, *key: object) -> Random:
         return Random(":".join(map(str, (self.script.seed, *key))))
+
+    async def start(self) -> None:
+        pass
+
+    def notices(self) -> list[str]:
+        return []
 
     async def serve(self) -> None:
         await asyncio.Event().wait()

@@ -100,6 +100,8 @@ class Display:
     def event(self, event: Event) -> None:
         """Take notice of one event of the run."""
         match event["kind"]:
+            case "starting" if not self.silent:
+                self.console.print(event["what"])
             case "run" | "resume" if not self.silent:
                 self._head(event)
             case "update":

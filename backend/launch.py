@@ -1,0 +1,160 @@
+"""Ray: where actors run, what they are given, and how their failures come back."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from backend.actors import EvaluatorActor, GeneratorActor, TrainerActor
+from backend.engine import CPU_ENVIRONMENT, ENVIRONMENT, EngineSpec
+from backend.remote import Gone
+from scalerl.errors import InputError
+from scalerl.site import Cluster
+
+OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass through it
+CLOSE_S = 10.0
+
+
+class RayActor:
+    """A handle on a Ray actor."""
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self._name, self.handle = name, handle
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def call(self, method: str, *args: Any) -> Awaitable[Any]:
+        reference = getattr(self.handle, method).remote(*args)  # sent now, in the order of calls
+        return self._result(asyncio.wrap_future(reference.future()))
+
+    async def _result(self, future: asyncio.Future[Any]) -> Any:
+        import ray
+
+        try:
+            return await future
+        except ray.exceptions.RayTaskError as error:
+            raise self._own(error) from None
+        except ray.exceptions.RayActorError as error:
+            raise Gone(self._obituary(error)) from None
+
+    def begin(self, method: str, *args: Any) -> Callable[[], Any]:
+        import ray
+
+        reference = getattr(self.handle, method).remote(*args)
+
+        def wait() -> Any:
+            try:
+                return ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                raise self._own(error) from None
+            except ray.exceptions.RayActorError as error:
+                raise Gone(self._obituary(error)) from None
+
+        return wait
+
+    def kill(self) -> None:
+        import ray
+
+        with suppress(Exception):  # it may be dead already
+            ray.kill(self.handle)
+
+    @staticmethod
+    def _own(error: Any) -> BaseException:
+        """What the actor raised."""
+        cause = error.cause
+        return cause if isinstance(cause, Exception) else error
+
+    def _obituary(self, error: Exception) -> str:
+        return f"{self._name} died ({type(error).__name__})"
+
+
+def check_installed() -> None:
+    """Raise InputError, with the way out, where a cluster site cannot run."""
+    missing = [name for name in ("ray", "vllm", "transformers") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"a cluster site needs {' and '.join(missing)}, which this Python does not have: "
+            "make cluster, then .venv-cluster/bin/scalerl"
+        )
+
+
+class RayLauncher:
+    """Actors on a Ray cluster: the one that RAY_ADDRESS names, or one of this machine alone."""
+
+    def __init__(self, site: Cluster, device: str, folder: Path) -> None:
+        self.site, self.device, self.folder = site, device, folder.resolve()
+        self._actors: list[RayActor] = []
+
+    def open(self) -> None:
+        """Connect or start Ray.
+
+        Ray puts the working directory first on the workers' import path: a folder that happens to hold a `backend/` of
+        its own would take this one's place. The run folder holds none.
+        """
+        import ray
+
+        actors = self.site.generators + self.site.trainers + self.site.evaluators
+        local: dict[str, Any] = {
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "num_cpus": actors + 1,
+        }
+        elsewhere = os.environ.get("RAY_ADDRESS")
+        before = Path.cwd()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.chdir(self.folder)
+        try:
+            ray.init(
+                **({} if elsewhere else local),
+                configure_logging=False,
+                log_to_driver=False,
+                namespace=f"scalerl-{os.getpid()}",
+            )
+        finally:
+            os.chdir(before)
+
+    def generator(self, slot: int, spec: EngineSpec) -> RayActor:
+        return self._start(f"generator {slot}", GeneratorActor, spec)
+
+    def evaluator(self, spec: EngineSpec, task: Any) -> RayActor:
+        return self._start("the evaluator", EvaluatorActor, spec, task)
+
+    def trainer(self, rank: int, *args: Any) -> RayActor:
+        return self._start(f"trainer rank {rank}", TrainerActor, *args)
+
+    def _start(self, name: str, kind: type, *args: Any) -> RayActor:
+        import ray
+
+        cpu = self.device == "cpu"
+        environment = ENVIRONMENT | (CPU_ENVIRONMENT if cpu else {})
+        options = {
+            "num_cpus": 1,
+            "num_gpus": 0 if cpu else 1,
+            "max_restarts": 0,
+            "runtime_env": {"env_vars": environment},
+        }
+        handle = ray.remote(kind).options(**options).remote(*args)
+        actor = RayActor(name, handle)
+        self._actors.append(actor)
+        return actor
+
+    def close(self) -> None:
+        """End the actors' children with them, then the actors, then a Ray that was started here."""
+        import ray
+
+        if not ray.is_initialized():
+            return
+        closing = []
+        for actor in self._actors:
+            with suppress(Exception):
+                closing.append(actor.handle.close.remote())
+        with suppress(Exception):
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
+        for actor in self._actors:
+            actor.kill()
+        ray.shutdown()

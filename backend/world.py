@@ -1,0 +1,350 @@
+"""`scalerl.world.World` on a cluster: vLLM generators, FSDP2 trainers and an evaluator, each in an actor of its own."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from backend.completing import Marks
+from backend.engine import EngineSpec
+from backend.fleet import Fleet
+from backend.probe import ROWS, SEED, Probes, check_head
+from backend.push import Finish, Push
+from backend.remote import Gone, Launcher, Remote
+from backend.trainers import Trainers
+from scalerl.batch import RolloutBatch
+from scalerl.clock import WallClock
+from scalerl.compute import Phase, Role
+from scalerl.errors import (
+    CheckpointError,
+    GeneratorLost,
+    InputError,
+    PushFailed,
+    WorldFailed,
+)
+from scalerl.length import draw_limit, shaped_reward, thinking_limits
+from scalerl.metrics import merge_all
+from scalerl.recipe import Recipe
+from scalerl.rollout import Group
+from scalerl.site import Cluster
+from scalerl.task import Prompt, Task
+from scalerl.update import prepare, update_stats
+from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
+
+FIRST_PIN = -1  # the handle of the push that only shows that the evaluator can be reached
+
+
+class ClusterWorld:
+    """Generation, training and evaluation side by side on the wall clock.
+
+    `_trainers_free` is held by whatever needs the trainer ranks: an update, a push, a snapshot, a generator that joins.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        folder: Path,
+        launcher: Launcher,
+        *,
+        device: str,
+        allow_code: bool = False,
+        tell: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        assert isinstance(recipe.site, Cluster)
+        self.recipe, self.site, self.task, self.folder = recipe, recipe.site, task, folder
+        self.launcher, self.device, self.allow_code, self.tell = launcher, device, allow_code, tell
+        self.marks = Marks.of(
+            folder, phrase=self.site.interruption_phrase, close=self.site.think_close
+        )
+        check_fit(self.site, task, self.marks)
+        self.train = task.prompts("train")
+        self.gpus: dict[Role, int] = {
+            "generator": self.site.generators,
+            "trainer": self.site.trainers,
+            "evaluator": self.site.evaluators,
+        }
+        self.clock = WallClock()
+        self.version = 0
+        self.fleet = Fleet(self.site.generators, self.site.generator_restarts, lambda: self.clock)
+        self.probes = Probes(self.site, self.train)
+        self._trainers_free = asyncio.Lock()
+        self._checkpoint: Path | None = None
+        self._clock_s = 0.0
+        self._pinned: list[tuple[int, int]] = []  # (handle, version), of a checkpoint
+        self._next_handle = 0
+        self._notices: list[str] = []
+        self._phases: list[Phase] = []
+        self._engines_made = 0
+
+    # --- start ---
+
+    async def start(self) -> None:
+        """Bring up all actors, open the channels, and push once: the path is known to work before update 0.
+
+        Raises:
+            EngineMismatch: generator and trainer do not have the same LM head.
+        """
+        site, began = self.site, time.monotonic()
+        self.tell(
+            f"starting {site.generators} generators, {site.trainers} trainers and an evaluator"
+        )
+        self.launcher.open()
+        ranks = range(site.trainers)
+        about = (self.recipe, self.folder)
+        self.trainers = Trainers(
+            [
+                self.launcher.trainer(rank, *about, rank, site.trainers, self.allow_code)
+                for rank in ranks
+            ]
+        )
+        self.push = Push(self.trainers, site.push_timeout_s)
+        generators = {slot: self._generator(slot) for slot in range(site.generators)}
+        self.evaluator = self.launcher.evaluator(self._spec("the evaluator"), self.task)
+        await self._up(generators)
+        self.tell(f"all are up after {time.monotonic() - began:.0f} s; pushing weights once")
+        evaluator = {site.generators: self.evaluator}
+        for channel, remote in {**generators, **evaluator}.items():
+            await self.trainers.connect(channel, remote)
+        await self._pin(FIRST_PIN)
+        await self.evaluator.call("call", "weights_release", FIRST_PIN)
+        await self._take_in(generators)
+        if self._checkpoint is not None and self._pinned:
+            await self.evaluator.call(
+                "call", "weights_load_pinned", str(self._checkpoint), self._pinned
+            )
+        self.clock = WallClock(self._clock_s)
+
+    async def _up(self, generators: Mapping[int, Remote]) -> None:
+        """All engines and trainers, at the same time."""
+        engines = [*generators.values(), self.evaluator]
+        folder = self._checkpoint / "trainers" if self._checkpoint else None
+        try:
+            async with asyncio.timeout(self.site.start_timeout_s):
+                await asyncio.gather(
+                    self.trainers.start(folder), *(engine.call("start") for engine in engines)
+                )
+        except TimeoutError:
+            raise WorldFailed(
+                f"the engines and trainers were not up after site.start_timeout_s = {self.site.start_timeout_s:g} s"
+            ) from None
+        except Gone as error:
+            raise WorldFailed(f"{error} while it started") from error
+
+    async def _take_in(self, generators: Mapping[int, Remote]) -> None:
+        """Connected generators receive the present weights, are checked, and take requests from then on."""
+        failed = await self.push.send(self.version, generators, self._apply(self.version))
+        for why in failed.values():
+            raise GeneratorLost(why)
+        for slot, remote in generators.items():
+            if self.recipe.generator_head_dtype in (None, self.recipe.head_dtype):
+                theirs = await remote.call("head", SEED, ROWS)
+                ours = await self.trainers.head(SEED, ROWS)
+                check_head(theirs, ours, remote.name, self.recipe.head_dtype)
+            self.fleet.join(slot, remote, self.version)
+            self.probes.start(slot, remote, self.version)
+
+    def _generator(self, slot: int) -> Remote:
+        return self.launcher.generator(slot, self._spec(f"generator {slot}"))
+
+    def _spec(self, name: str) -> EngineSpec:
+        """Every engine that is ever made samples other random numbers, of a resumed run too."""
+        self._engines_made += 1
+        key = f"{self.recipe.seed}:{name}:{self.version}:{self._engines_made}"
+        seed = int.from_bytes(blake2b(key.encode(), digest_size=4).digest(), "big")
+        return EngineSpec(name, self.recipe, self.folder, self.marks, self.device, seed)
+
+    async def serve(self) -> None:
+        """Fill the places of lost generators, one after the other."""
+        while True:
+            slot = await self.fleet.vacant.get()
+            try:
+                await self._fill(slot)
+            except (Gone, GeneratorLost, PushFailed, TimeoutError) as error:
+                self.fleet.replace(slot, f"generator {slot} could not be replaced: {error}")
+
+    async def _fill(self, slot: int) -> None:
+        remote = self._generator(slot)
+        try:
+            await asyncio.wait_for(remote.call("start"), self.site.start_timeout_s)
+            async with self._trainers_free:
+                began = self.clock.now()
+                await self.trainers.connect(slot, remote)
+                await self._take_in({slot: remote})
+                self._book("push", began)
+        except BaseException:
+            remote.kill()
+            raise
+        self._notices.append(f"{remote.name} joined with version {self.version}")
+
+    # --- generation ---
+
+    async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
+        limits = thinking_limits(self.recipe.length, self.site.thinking_tokens)
+        drawn = [
+            None if limits is None else draw_limit(limits, seed, request_id, row)
+            for row in range(n)
+        ]
+        completions = await self.fleet.generate(prompt.token_ids, drawn)
+        return Group(request_id, prompt.id, list(prompt.token_ids), completions)
+
+    async def score(self, group: Group) -> Group:
+        prompt = self.train[group.prompt_id]
+        budget = self.site.thinking_tokens + self.site.answer_tokens
+        for completion in group.completions:
+            completion.correct = self.task.verify(prompt, completion.token_ids)
+            completion.reward = shaped_reward(
+                completion.correct, completion.length_tokens, self.recipe.length, budget
+            )
+        return group
+
+    # --- training ---
+
+    async def update(self, groups: Sequence[Group]) -> UpdateStats:
+        async with self._trainers_free:
+            batch = RolloutBatch.from_groups(groups)
+            train = await asyncio.to_thread(prepare, batch, self.recipe)
+            began = self.clock.now()
+            divergence = await self.trainers.divergence(await self.probes.collect())
+            self._notices += self.probes.judge(divergence)
+            probed = merge_all({"mismatch_kl": kl} for kl in divergence.values())
+            if not train.rows:
+                return update_stats(batch, train, self.version, probed)
+            found = await self.trainers.update(train, self.version)
+            self._book("update", began)
+            stats = update_stats(batch, train, self.version, merge_all([found, probed]))
+            self.version += 1
+            return stats
+
+    async def publish(self, version: int) -> PushStats:
+        async with self._trainers_free:
+            began = self.clock.now()
+            members = dict(self.fleet.members)
+            engines = {slot: member.remote for slot, member in members.items()}
+            failed = await self.push.send(version, engines, self._apply(version))
+            for slot, member in members.items():
+                if slot in failed:
+                    self.fleet.lose(member, failed[slot])
+                elif self.fleet.members.get(slot) is member:
+                    member.version = version
+                    self.probes.start(slot, member.remote, version)
+            self._book("push", began)
+            return PushStats(version, self.clock.now() - began)
+
+    @staticmethod
+    def _apply(version: int) -> Finish:
+        return lambda remote: remote.call("apply", version)
+
+    # --- evaluation ---
+
+    async def snapshot(self) -> Handle:
+        handle = Handle(self._next_handle, self.version)
+        self._next_handle += 1
+        async with self._trainers_free:
+            began = self.clock.now()
+            await self._pin(handle.id)
+            self._book("push", began)
+        return handle
+
+    async def _pin(self, handle: int) -> None:
+        """A copy of the trainers' weights in the evaluator's host memory."""
+        version = self.version
+        failed = await self.push.send(
+            version,
+            {self.site.generators: self.evaluator},
+            lambda remote: remote.call("pin", version, handle),
+        )
+        for why in failed.values():
+            raise WorldFailed(f"{why}: the evaluator cannot be replaced in mid-run, so resume it")
+
+    async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
+        began = self.clock.now()
+        try:
+            passes = await self.evaluator.call("evaluate", handle.id, handle.version, list(sets))
+        except (Gone, GeneratorLost) as error:
+            raise WorldFailed(
+                f"{error}: the evaluator cannot be replaced in mid-run, so resume it"
+            ) from error
+        busy = (self._evaluated_until, began)
+        self._evaluated_until = self.clock.now()
+        self._phases.append(Phase("evaluator", 0, "evaluate", max(busy), self._evaluated_until, 1))
+        k = self.site.evaluation.completions
+        return [
+            EvalResult(name, handle.version, k, each)
+            for name, each in zip(sets, passes, strict=True)
+        ]
+
+    _evaluated_until = 0.0
+
+    # --- books ---
+
+    def _book(self, what: str, began: float) -> None:
+        self._phases.append(Phase("trainer", 0, what, began, self.clock.now(), self.site.trainers))
+
+    def phases(self) -> list[Phase]:
+        found = [*self._phases, *self.fleet.phases()]
+        self._phases = []
+        return found
+
+    def notices(self) -> list[str]:
+        found = [*self.fleet.notices, *self._notices]
+        self.fleet.notices, self._notices = [], []
+        return found
+
+    def to_text(self, token_ids: Sequence[int]) -> str:
+        return self.task.to_text(token_ids)
+
+    # --- checkpoints ---
+
+    def save(self, folder: Path) -> None:
+        """Weights, moments and pinned evaluations. What is being generated is not saved: it is issued again."""
+        self.trainers.save(folder / "trainers")
+        pinned = self.evaluator.begin("call", "weights_save_pinned", str(folder))()
+        state = {
+            "version": self.version,
+            "clock": self.clock.now(),
+            "next_handle": self._next_handle,
+            "engines_made": self._engines_made,
+            "pinned": pinned,
+        }
+        (folder / "world.json").write_text(json.dumps(state))
+
+    def load(self, folder: Path) -> None:
+        """Read what `start` takes up."""
+        try:
+            state = json.loads((folder / "world.json").read_text())
+            self.version, self._next_handle = state["version"], state["next_handle"]
+            self._engines_made, self._clock_s = state["engines_made"], state["clock"]
+            self._pinned = [(handle, version) for handle, version in state["pinned"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+        self._checkpoint = folder
+
+    async def close(self) -> None:
+        """End all actors, those too that do not answer."""
+        self.launcher.close()
+
+
+def check_fit(site: Cluster, task: Task, marks: Marks) -> None:
+    """Say what does not fit together before anything is started.
+
+    Raises:
+        InputError: marks that are not the task's, a prompt that is too long, too few prompts.
+    """
+    if (task.eos_id, task.think_close_id) != (marks.eos_id, marks.close_id):
+        raise InputError(
+            f"task {task.name!r} ends thinking with token {task.think_close_id} and a completion with {task.eos_id}, "
+            f"the policy's tokenizer with {marks.close_id} and {marks.eos_id}"
+        )
+    longest = max(len(p.token_ids) for split in task.splits for p in task.prompts(split))
+    if longest > site.prompt_tokens:
+        raise InputError(
+            f"site.prompt_tokens = {site.prompt_tokens}: a prompt of task {task.name!r} has {longest}"
+        )
+    asked, have = site.evaluation.prompts, len(task.prompts("validation"))
+    if asked > have:
+        raise InputError(
+            f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
+        )
