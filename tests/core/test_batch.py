@@ -212,3 +212,23 @@ def test_one_budget_for_all_is_one_shard() -> None:
     assert len(train_batch([3, 1, 8], 9).shards(23)) == 2
     assert train_batch([], 9).shards(10) == []
     assert train_batch([3, 1], 9).rows == 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 9), max_size=9), st.integers(1, 60))
+def test_packed_shards_count_no_padding(lengths: list[int], max_tokens: int) -> None:
+    shards = train_batch(lengths, 10).shards(max_tokens, packed=True)
+    rows = [[round(adv) - 1 for adv in shard.adv_B.tolist()] for shard in shards]
+    totals = [sum(lengths[row] for row in of_one) for of_one in rows]
+    assert sorted(row for of_one in rows for row in of_one) == list(range(len(lengths)))
+    for total, of_one in zip(totals, rows, strict=True):
+        assert total <= max_tokens or len(of_one) == 1
+    for total, of_next in zip(totals, rows[1:], strict=False):  # none could have taken one more
+        assert total + max(lengths[row] for row in of_next) > max_tokens
+
+
+def test_an_idle_shard_has_a_row_and_no_trained_token() -> None:
+    for batch in (train_batch([3, 1], 9), train_batch([], 9)):
+        idle = batch.idle()
+        assert idle.rows == 1 and idle.token_BT.shape == (1, 2)
+        assert not idle.mask_BT.any() and not idle.weight_BT.any() and not idle.adv_B.any()
