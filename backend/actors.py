@@ -54,8 +54,16 @@ class EngineActor:
         with self._named():
             return await self.engine.call("weights_head", seed, rows)
 
-    async def pauses_s(self) -> list[float]:
-        return self.engine.pauses_s
+    async def stats(self) -> dict[str, Any]:
+        """Pauses of generation, one a push, and the CPU-seconds of this process and those of its engine."""
+        import psutil
+
+        own = psutil.Process()
+        times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+        return {
+            "pauses_s": self.engine.pauses_s,
+            "cpu_s": sum(spent.user + spent.system for spent in times),
+        }
 
     async def call(self, method: str, *args: Any) -> Any:
         with self._named():
