@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +96,24 @@ class Engine:
         """One completion for each limit of thinking tokens (None: not interrupted)."""
         site, tokens = self.spec.site, list(prompt)
         budgets = [Budget(limit, site.thinking_tokens, site.answer_tokens) for limit in limits]
+        await self._open.wait()
+        # both parts of a completion have one salt: a push in between leaves the keys of the first part in use
+        sample = partial(self._sample, salt=self.version)
         return await asyncio.gather(
-            *(complete(self._sample, tokens, self.spec.marks, budget) for budget in budgets)
+            *(complete(sample, tokens, self.spec.marks, budget) for budget in budgets)
         )
 
     async def samples(self, prompt: Sequence[int], count: int, most: int) -> list[Sampled]:
         """`count` plain continuations of at most `most` tokens: for probes."""
-        return await asyncio.gather(*(self._sample(list(prompt), most) for _ in range(count)))
+        await self._open.wait()
+        sample = partial(self._sample, salt=self.version)
+        return await asyncio.gather(*(sample(list(prompt), most) for _ in range(count)))
 
-    async def _sample(self, prompt: list[int], most: int) -> Sampled:
+    async def _sample(self, prompt: list[int], most: int, salt: int) -> Sampled:
         """One request: up to the end of sequence, or `most` tokens.
 
-        The prefix cache is salted with the version, so that a new request never begins on keys of older weights.
+        The prefix cache is salted with the version of the completion's start, so that none begins on keys of older
+        weights.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -124,7 +131,7 @@ class Engine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        request = {"prompt_token_ids": prompt, "cache_salt": f"v{self.version}"}
+        request = {"prompt_token_ids": prompt, "cache_salt": f"v{salt}"}
         final = None
         async for output in self.llm.generate(request, params, f"{next(self._ids)}"):
             final = output.outputs[0]
@@ -150,6 +157,9 @@ class Engine:
 
         Running requests stand still for one call into the engine, with their KV cache kept or, if the recipe says so,
         to be computed again; requests that come meanwhile wait.
+
+        Raises:
+            PushFailed: they have not arrived whole; the engine goes on with the weights, and the version, that it has.
         """
         core, clear = self.llm.engine_core, self.spec.recipe.kv_on_push == "recompute"
         self._open.clear()
@@ -157,17 +167,13 @@ class Engine:
             # not AsyncLLM.pause_generation: it sleeps for 20 ms afterwards
             await core.pause_scheduler_async(mode="keep", clear_cache=clear)
             began = time.perf_counter()
-            applied = await asyncio.gather(  # sent together and taken in this order
-                core.collective_rpc_async("weights_apply", None, (version,), {}),
-                core.set_weight_version_async(str(version)),
-                core.resume_scheduler_async(),
-                return_exceptions=True,
-            )
-            self.pauses_s.append(time.perf_counter() - began)
-            for result in applied:
-                if isinstance(result, BaseException):
-                    raise result
-            self.version = version
+            try:
+                await core.collective_rpc_async("weights_apply", None, (version,), {})
+                await core.set_weight_version_async(str(version))
+                self.version = version
+            finally:
+                await core.resume_scheduler_async()
+                self.pauses_s.append(time.perf_counter() - began)
         finally:
             self._open.set()
 

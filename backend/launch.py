@@ -1,9 +1,13 @@
 """Ray: where actors run, what they are given, and how their failures come back."""
 
 import asyncio
+import contextlib
+import logging
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -73,6 +77,18 @@ class RayActor:
         return f"{self._name} died ({type(error).__name__})"
 
 
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for a crash, with a trace; here it asks a run to stop."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+
+
 def check_installed() -> None:
     """Raise InputError, with the way out, where a cluster site cannot run."""
     missing = [name for name in ("ray", "vllm", "transformers") if find_spec(name) is None]
@@ -105,18 +121,15 @@ class RayLauncher:
             "num_cpus": actors + 1,
         }
         elsewhere = os.environ.get("RAY_ADDRESS")
-        before = Path.cwd()
+        logging.getLogger("ray").setLevel(logging.ERROR)  # of a dead actor the world says more
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.chdir(self.folder)
-        try:
+        with _signals_kept(), contextlib.chdir(self.folder):
             ray.init(
                 **({} if elsewhere else local),
                 configure_logging=False,
                 log_to_driver=False,
                 namespace=f"scalerl-{os.getpid()}",
             )
-        finally:
-            os.chdir(before)
 
     def generator(self, slot: int, spec: EngineSpec) -> RayActor:
         return self._start(f"generator {slot}", GeneratorActor, spec)

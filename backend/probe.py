@@ -37,11 +37,22 @@ class Probes:
     def start(self, slot: int, remote: Remote, version: int) -> None:
         """Sample beside the run; takes the place of an earlier probe of this generator."""
         self._version, self._names[slot] = version, remote.name
-        self._running[slot] = asyncio.ensure_future(
+        if slot in self._running:
+            self._running[slot].cancel()
+        task = asyncio.ensure_future(
             remote.call(
                 "probe", self._prompt.token_ids, self.site.probe_completions, self.site.probe_tokens
             )
         )
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # seen, if never collected
+        self._running[slot] = task
+
+    def close(self) -> None:
+        """Give up what is still running."""
+        for task in self._running.values():
+            task.cancel()
 
     @property
     def _prompt(self) -> Prompt:

@@ -28,21 +28,27 @@ class Push:
         Raises:
             PushFailed: an engine that lives did not take the weights.
         """
-        failed = await self._each(engines, lambda remote: remote.call("receive", version))
+        # Each engine now waits up to timeout_s for its first bucket: one that is silent must not use that up.
+        failed = await self._each(
+            engines, lambda remote: remote.call("receive", version), self.timeout_s / 2
+        )
         begun = {channel: remote for channel, remote in engines.items() if channel not in failed}
         sent = await self.trainers.push(version, begun)
         failed |= {channel: why for channel, why in sent.items() if why is not None}
         arrived = {channel: remote for channel, remote in begun.items() if channel not in failed}
-        failed |= await self._each(arrived, finish)
-        for channel, why in failed.items():
-            if await self._lives(engines[channel]):
+        failed |= await self._each(arrived, finish, self.timeout_s)
+        alive = await asyncio.gather(*(self._lives(engines[channel]) for channel in failed))
+        for (channel, why), lives in zip(failed.items(), alive, strict=True):
+            if lives:
                 raise PushFailed(f"{why}; {engines[channel].name} lives, so the run stops here")
         return failed
 
-    async def _each(self, engines: Mapping[int, Remote], do: Finish) -> dict[int, str]:
+    async def _each(
+        self, engines: Mapping[int, Remote], do: Finish, timeout_s: float
+    ) -> dict[int, str]:
         """Do it on all at once; the channels on which it failed, with the reason."""
         results = await asyncio.gather(
-            *(asyncio.wait_for(do(remote), self.timeout_s) for remote in engines.values()),
+            *(asyncio.wait_for(do(remote), timeout_s) for remote in engines.values()),
             return_exceptions=True,
         )
         failed: dict[int, str] = {}
@@ -50,7 +56,8 @@ class Push:
             match result:
                 case TimeoutError():
                     failed[channel] = (
-                        f"{remote.name} did not answer for site.push_timeout_s = {self.timeout_s:g} s"
+                        f"{remote.name} did not answer for {timeout_s:g} s "
+                        f"(site.push_timeout_s = {self.timeout_s:g})"
                     )
                 case Gone() | GeneratorLost() | PushFailed():
                     failed[channel] = str(result)

@@ -66,19 +66,25 @@ class Trainers:
         """Open the channel between an engine and the rank that feeds it."""
         rank = self.ranks[engine % len(self.ranks)]
         [(host, port)] = await self._first([rank.call("endpoint")])
-        theirs = asyncio.ensure_future(remote.call("connect", self.layout, self.kind, host, port))
+        ours = self._first([rank.call("connect", engine, remote.name, host, port)])
+        theirs = remote.call("connect", self.layout, self.kind, host, port)
+        ends = [asyncio.ensure_future(ours), asyncio.ensure_future(theirs)]
         try:
-            await self._first([rank.call("connect", engine, remote.name, host, port)])
+            await asyncio.gather(*ends)
         finally:
-            await theirs
+            for end in ends:  # the one that hears nothing of the other's failure
+                end.cancel()
 
     async def disconnect(self, engine: int) -> None:
         await self._first([self.ranks[engine % len(self.ranks)].call("disconnect", engine)])
 
     def save(self, folder: Path) -> None:
         """Write model and moments, each rank its own part; waits for it."""
-        for result in [rank.begin("save", folder) for rank in self.ranks]:
-            result()
+        try:
+            for result in [rank.begin("save", folder) for rank in self.ranks]:
+                result()
+        except Gone as error:
+            raise _unreplaced(error) from error
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
         return await self._each(method, [args] * len(self.ranks))
@@ -93,12 +99,14 @@ class Trainers:
         try:
             return await asyncio.gather(*tasks)
         except Gone as error:
-            raise WorldFailed(
-                f"{error}: a trainer cannot be replaced in mid-run, so resume it"
-            ) from error
+            raise _unreplaced(error) from error
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _unreplaced(error: Gone) -> WorldFailed:
+    return WorldFailed(f"{error}: a trainer cannot be replaced in mid-run, so resume it")
 
 
 async def _awaited(call: Any) -> Any:

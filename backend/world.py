@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from backend.completing import Marks
 from backend.engine import EngineSpec
@@ -78,6 +79,8 @@ class ClusterWorld:
         self._notices: list[str] = []
         self._phases: list[Phase] = []
         self._engines_made = 0
+        # Handles whose results the loop has: only then are weights released, or a checkpoint could miss them.
+        self._evaluated: list[int] = []
 
     # --- start ---
 
@@ -140,7 +143,7 @@ class ClusterWorld:
             raise GeneratorLost(why)
         for slot, remote in generators.items():
             if self.recipe.generator_head_dtype in (None, self.recipe.head_dtype):
-                theirs = await remote.call("head", SEED, ROWS)
+                theirs = await _in_time(remote, self.site.push_timeout_s, "head", SEED, ROWS)
                 ours = await self.trainers.head(SEED, ROWS)
                 check_head(theirs, ours, remote.name, self.recipe.head_dtype)
             self.fleet.join(slot, remote, self.version)
@@ -162,13 +165,13 @@ class ClusterWorld:
             slot = await self.fleet.vacant.get()
             try:
                 await self._fill(slot)
-            except (Gone, GeneratorLost, PushFailed, TimeoutError) as error:
+            except (Gone, GeneratorLost, PushFailed) as error:
                 self.fleet.replace(slot, f"generator {slot} could not be replaced: {error}")
 
     async def _fill(self, slot: int) -> None:
         remote = self._generator(slot)
         try:
-            await asyncio.wait_for(remote.call("start"), self.site.start_timeout_s)
+            await _in_time(remote, self.site.start_timeout_s, "start")
             async with self._trainers_free:
                 began = self.clock.now()
                 await self.trainers.connect(slot, remote)
@@ -246,6 +249,9 @@ class ClusterWorld:
             began = self.clock.now()
             await self._pin(handle.id)
             self._book("push", began)
+        evaluated, self._evaluated = self._evaluated, []
+        for old in evaluated:
+            await self.evaluator.call("call", "weights_release", old)
         return handle
 
     async def _pin(self, handle: int) -> None:
@@ -257,16 +263,15 @@ class ClusterWorld:
             lambda remote: remote.call("pin", version, handle),
         )
         for why in failed.values():
-            raise WorldFailed(f"{why}: the evaluator cannot be replaced in mid-run, so resume it")
+            raise _without_evaluator(why)
 
     async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
         began = self.clock.now()
         try:
             passes = await self.evaluator.call("evaluate", handle.id, handle.version, list(sets))
         except (Gone, GeneratorLost) as error:
-            raise WorldFailed(
-                f"{error}: the evaluator cannot be replaced in mid-run, so resume it"
-            ) from error
+            raise _without_evaluator(error) from error
+        self._evaluated.append(handle.id)
         busy = (self._evaluated_until, began)
         self._evaluated_until = self.clock.now()
         self._phases.append(Phase("evaluator", 0, "evaluate", max(busy), self._evaluated_until, 1))
@@ -301,7 +306,12 @@ class ClusterWorld:
     def save(self, folder: Path) -> None:
         """Weights, moments and pinned evaluations. What is being generated is not saved: it is issued again."""
         self.trainers.save(folder / "trainers")
-        pinned = self.evaluator.begin("call", "weights_save_pinned", str(folder))()
+        try:
+            while self._evaluated:
+                self.evaluator.begin("call", "weights_release", self._evaluated.pop())()
+            pinned = self.evaluator.begin("call", "weights_save_pinned", str(folder))()
+        except (Gone, GeneratorLost) as error:
+            raise _without_evaluator(error) from error
         state = {
             "version": self.version,
             "clock": self.clock.now(),
@@ -324,7 +334,21 @@ class ClusterWorld:
 
     async def close(self) -> None:
         """End all actors, those too that do not answer."""
+        self.probes.close()
         self.launcher.close()
+
+
+async def _in_time(remote: Remote, seconds: float, method: str, *args: Any) -> Any:
+    try:
+        return await asyncio.wait_for(remote.call(method, *args), seconds)
+    except TimeoutError:
+        raise GeneratorLost(
+            f"{remote.name} did not answer to {method!r} for {seconds:g} s"
+        ) from None
+
+
+def _without_evaluator(why: object) -> WorldFailed:
+    return WorldFailed(f"{why}: the evaluator cannot be replaced in mid-run, so resume it")
 
 
 def check_fit(site: Cluster, task: Task, marks: Marks) -> None:

@@ -75,6 +75,7 @@ class Display:
         self.console, self.plan, self.folder, self.silent = console, plan, folder, silent
         self.updates = plan.recipe.site.updates
         self.last: Event = {}
+        self.fault = ""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -113,7 +114,9 @@ class Display:
             case "warning" if not self.silent:
                 self.console.print(f"warning: {event['what']}")
             case "fault" if "group" in event and not self.silent:  # one that the run survives
-                self.console.print(f"fault: {event['cause']}")
+                if event["cause"] != self.fault:  # an engine is lost with all its groups
+                    self.console.print(f"fault: {event['cause']}")
+                self.fault = event["cause"]
 
     def _head(self, event: Event) -> None:
         """What runs, where, and what the columns below mean; first printed when it has really begun."""

@@ -83,7 +83,7 @@ def _lag(scene: Scene) -> list[Term]:
         ("stall_s", _plain(scene, "stall_s", ".1f")),
         ("rho", ""),
         *_shares(scene, ("ess", "capped")),
-        ("kl", _plain(scene, "kl", ".4f")),
+        *((name, _plain(scene, name, ".2g")) for name in ("kl", "mismatch_kl", "stale_kv_kl")),
     ]
 
 

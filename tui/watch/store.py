@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 
 UPDATE_FIELDS = (
     "update", "version", "epoch", "tokens", "t", "gpu_h", "loss", "reward", "pass_rate", "truncated",
-    "interrupted", "zero_variance", "length_mean_tokens", "trained_tokens", "entropy", "kl", "ess",
-    "capped", "grad_norm", "stall_s", "skipped",
+    "interrupted", "zero_variance", "length_mean_tokens", "trained_tokens", "entropy", "kl", "mismatch_kl",
+    "stale_kv_kl", "ess", "capped", "grad_norm", "stall_s", "skipped",
 )  # fmt: skip
 PHASE_FIELDS = ("role", "index", "what", "start", "end", "gpus")
 NEEDED = {"update": ("update", "gpu_h")}  # without these numbers an event says nothing
