@@ -31,9 +31,9 @@ class EngineActor:
         await self.engine.start()
 
     async def version(self) -> int:
-        """That it is asked for also shows that the engine lives."""
+        """Of the weights in use; an engine that answers this takes steps."""
         with self._named():
-            await self.engine.llm.check_health()
+            await self.engine.call("weights_alive")
         return self.engine.version
 
     async def connect(self, layout: dict[str, Any], kind: str, host: str, port: int) -> None:
@@ -55,12 +55,13 @@ class EngineActor:
             return await self.engine.call("weights_head", seed, rows)
 
     async def stats(self) -> dict[str, Any]:
-        """Pauses of generation, one a push, and the CPU-seconds of this process and those of its engine."""
+        """Tokens sampled, pauses of generation, one a push, and the CPU-seconds of this process and its engine."""
         import psutil
 
         own = psutil.Process()
         times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
         return {
+            "tokens": self.engine.tokens,
             "pauses_s": self.engine.pauses_s,
             "cpu_s": sum(spent.user + spent.system for spent in times),
         }
@@ -122,7 +123,6 @@ class EvaluatorActor(EngineActor):
                 passes = [
                     await self._passes(handle, place, name) for place, name in enumerate(sets)
                 ]
-                await self.engine.call("weights_release", handle)
         return passes
 
     async def _passes(self, handle: int, place: int, name: str) -> list[int]:

@@ -21,6 +21,8 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # with "uni" below: the worker is in the engine core's process, and no two processes spin for each other
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -59,13 +61,18 @@ class EngineSpec:
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
             "enable_prefix_caching": True,
+            "scheduling_policy": "priority",  # probes go before what waits
             "worker_extension_cls": "backend.worker.WeightsOfWorker",
             "disable_log_stats": True,
         }
         if site.kv_cache_gib is not None:
             arguments["kv_cache_memory_bytes"] = int(site.kv_cache_gib * 2**30)
         if self.device == "cpu":
-            arguments |= {"enforce_eager": True, "block_size": 32}
+            arguments |= {
+                "enforce_eager": True,
+                "block_size": 32,
+                "distributed_executor_backend": "uni",
+            }
             arguments.setdefault("kv_cache_memory_bytes", 2**30)
         return arguments
 
@@ -76,6 +83,7 @@ class Engine:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec, self.version = spec, 0
         self.pauses_s: list[float] = []  # how long generation stood still, a push each
+        self.tokens = 0  # sampled, of probes too
         self._ids = itertools.count()
         self._open = asyncio.Event()
         self._open.set()
@@ -106,10 +114,10 @@ class Engine:
     async def samples(self, prompt: Sequence[int], count: int, most: int) -> list[Sampled]:
         """`count` plain continuations of at most `most` tokens: for probes."""
         await self._open.wait()
-        sample = partial(self._sample, salt=self.version)
+        sample = partial(self._sample, salt=self.version, priority=-1)
         return await asyncio.gather(*(sample(list(prompt), most) for _ in range(count)))
 
-    async def _sample(self, prompt: list[int], most: int, salt: int) -> Sampled:
+    async def _sample(self, prompt: list[int], most: int, salt: int, priority: int = 0) -> Sampled:
         """One request: up to the end of sequence, or `most` tokens.
 
         The prefix cache is salted with the version of the completion's start, so that none begins on keys of older
@@ -133,7 +141,8 @@ class Engine:
         )
         request = {"prompt_token_ids": prompt, "cache_salt": f"v{salt}"}
         final = None
-        async for output in self.llm.generate(request, params, f"{next(self._ids)}"):
+        name = f"{next(self._ids)}"
+        async for output in self.llm.generate(request, params, name, priority=priority):
             final = output.outputs[0]
         if final is None or final.finish_reason not in ("stop", "length"):
             reason = "nothing" if final is None else final.finish_reason
@@ -144,6 +153,7 @@ class Engine:
         logp = [
             at[token].logprob for token, at in zip(final.token_ids, final.logprobs, strict=True)
         ]
+        self.tokens += len(version)
         return Sampled(list(final.token_ids), logp, version)
 
     # --- weights ---

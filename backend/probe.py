@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from backend.remote import Gone, Remote
-from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import EngineMismatch, GeneratorLost
 from scalerl.metrics import Mean
 from scalerl.rollout import Completion, Group
@@ -58,20 +57,28 @@ class Probes:
     def _prompt(self) -> Prompt:
         return self.prompts[self._version % len(self.prompts)]
 
-    async def collect(self) -> dict[int, TrainBatch]:
-        """What the generators sampled with the present version alone, by slot; a generator that died is left out."""
+    async def collect(self) -> dict[int, Group]:
+        """What the generators sampled with the present version alone, by slot.
+
+        Generators that died, or have not answered for `site.push_timeout_s`, are left out: whoever waits for their
+        groups, or for a sign of life, says so.
+        """
         running, self._running = self._running, {}
-        found: dict[int, TrainBatch] = {}
+        if running:
+            _, late = await asyncio.wait(running.values(), timeout=self.site.push_timeout_s)
+            for task in late:
+                task.cancel()
+        found: dict[int, Group] = {}
         for slot, task in running.items():
-            try:
-                completions = await asyncio.wait_for(task, self.site.push_timeout_s)
-            except (Gone, GeneratorLost, TimeoutError):
-                continue  # whoever waits for its groups says so
+            if not task.done() or task.cancelled():
+                continue
+            error = task.exception()
+            if error is not None and not isinstance(error, Gone | GeneratorLost):
+                raise error
+            completions = [] if error else task.result()
             whole = [c for c in completions if set(c.version) == {self._version}]
             if whole:
-                prompt = self._prompt
-                group = Group(slot, prompt.id, list(prompt.token_ids), whole)
-                found[slot] = _to_score(RolloutBatch.from_groups([group]))
+                found[slot] = Group(slot, self._prompt.id, list(self._prompt.token_ids), whole)
         return found
 
     def judge(self, found: dict[int, Mean]) -> list[str]:
@@ -96,18 +103,6 @@ class Probes:
                 )
             said.append(f"{what}, above site.mismatch_alarm = {self.site.mismatch_alarm:g}")
         return said
-
-
-def _to_score(batch: RolloutBatch) -> TrainBatch:
-    """Rows of which only log-probs are wanted."""
-    return TrainBatch(
-        token_BT=batch.token_BT,
-        mask_BT=batch.mask_BT,
-        behavior_logp_BT=batch.behavior_logp_BT,
-        version_BT=batch.version_BT,
-        adv_B=torch.zeros_like(batch.reward_B),
-        weight_BT=batch.mask_BT.float(),
-    )
 
 
 def hidden_states(seed: int, rows: int, width: int, dtype: torch.dtype) -> Tensor:

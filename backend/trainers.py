@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from backend.remote import Gone, Remote
 from backend.sharding import split_rows
-from scalerl.batch import TrainBatch
+from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import WorldFailed
 from scalerl.metrics import Mean, Metric, merge_all, ratio_stats
+from scalerl.rollout import Group
 
 T = TypeVar("T")
 
@@ -37,17 +39,17 @@ class Trainers:
         rows = await asyncio.to_thread(split_rows, batch, len(self.ranks))
         return merge_all(await self._each("update", [(part, version) for part in rows]))
 
-    async def divergence(self, batches: Mapping[int, TrainBatch]) -> dict[int, Mean]:
-        """KL(trainer || generator) of each generator's own tokens, by its slot."""
-        found: dict[int, Mean] = {}
-        for slot, batch in batches.items():
-            parts = split_rows(batch, len(self.ranks))
-            ratios = await self._each("log_ratios", [(part,) for part in parts])
-            log_ratio_N = np.array([ratio for rank in ratios for row in rank for ratio in row])
-            kl = ratio_stats(log_ratio_N)["kl"]
-            assert isinstance(kl, Mean)
-            found[slot] = kl
-        return found
+    async def divergence(self, groups: Mapping[int, Group]) -> dict[int, Mean]:
+        """KL(trainer || generator) of what each generator sampled, by its slot."""
+        if not groups:
+            return {}
+        parts = split_rows(_to_score(groups), len(self.ranks))
+        ratios = await self._each("log_ratios", [(part,) for part in parts])
+        by_slot: dict[int, list[float]] = {slot: [] for slot in groups}
+        for part, rows in zip(parts, ratios, strict=True):
+            for slot, row in zip(part.adv_B.long().tolist(), rows, strict=True):
+                by_slot[slot] += row
+        return {slot: _kl(of_slot) for slot, of_slot in by_slot.items()}
 
     async def head(self, seed: int, rows: int) -> list[list[float]]:
         """Logits of seeded states; every rank has the same head."""
@@ -107,6 +109,26 @@ class Trainers:
 
 def _unreplaced(error: Gone) -> WorldFailed:
     return WorldFailed(f"{error}: a trainer cannot be replaced in mid-run, so resume it")
+
+
+def _kl(log_ratios: list[float]) -> Mean:
+    kl = ratio_stats(np.array(log_ratios))["kl"]
+    assert isinstance(kl, Mean)
+    return kl
+
+
+def _to_score(groups: Mapping[int, Group]) -> TrainBatch:
+    """Rows of which only log-probs are wanted; their generator's slot stands where advantages do."""
+    batch = RolloutBatch.from_groups(list(groups.values()))
+    slots = [slot for slot, group in groups.items() for _ in group.completions]
+    return TrainBatch(
+        token_BT=batch.token_BT,
+        mask_BT=batch.mask_BT,
+        behavior_logp_BT=batch.behavior_logp_BT,
+        version_BT=batch.version_BT,
+        adv_B=torch.tensor(slots, dtype=torch.float32),
+        weight_BT=batch.mask_BT.float(),
+    )
 
 
 async def _awaited(call: Any) -> Any:

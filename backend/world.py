@@ -22,7 +22,6 @@ from scalerl.errors import (
     CheckpointError,
     GeneratorLost,
     InputError,
-    PushFailed,
     WorldFailed,
 )
 from scalerl.length import draw_limit, shaped_reward, thinking_limits
@@ -160,13 +159,32 @@ class ClusterWorld:
         return EngineSpec(name, self.recipe, self.folder, self.marks, self.device, seed)
 
     async def serve(self) -> None:
-        """Fill the places of lost generators, one after the other."""
+        """Fill the places of lost generators, and look after those that say nothing."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._fill_places())
+            tasks.create_task(self._look_after())
+
+    async def _fill_places(self) -> None:
+        """One after the other; whatever keeps an engine from starting counts as one that was lost."""
         while True:
             slot = await self.fleet.vacant.get()
             try:
                 await self._fill(slot)
-            except (Gone, GeneratorLost, PushFailed) as error:
-                self.fleet.replace(slot, f"generator {slot} could not be replaced: {error}")
+            except Exception as error:
+                said = (str(error).splitlines() or [type(error).__name__])[0]
+                self.fleet.replace(slot, f"generator {slot} could not be replaced: {said}")
+
+    async def _look_after(self) -> None:
+        """A generator that hangs is lost too: nothing else would notice it while its groups are waited for."""
+        while True:
+            await asyncio.sleep(self.site.push_timeout_s)
+            members = list(self.fleet.members.values())
+            signs = (_in_time(m.remote, self.site.push_timeout_s, "version") for m in members)
+            for member, sign in zip(
+                members, await asyncio.gather(*signs, return_exceptions=True), strict=True
+            ):
+                if isinstance(sign, Gone | GeneratorLost):
+                    self.fleet.lose(member, str(sign))
 
     async def _fill(self, slot: int) -> None:
         remote = self._generator(slot)
@@ -331,6 +349,7 @@ class ClusterWorld:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
         self._checkpoint = folder
+        self.clock = WallClock(self._clock_s)  # what goes wrong before all is up has a time too
 
     async def close(self) -> None:
         """End all actors, those too that do not answer."""

@@ -126,6 +126,7 @@ class Cluster(Site):
     interruption_phrase: str = Field(
         default=PHRASE,
         min_length=1,
+        validate_default=True,
         description="what is forced when thinking is cut; ends with `think_close`",
     )
     top_p: float = Field(default=1.0, ge=1, le=1, description=WHOLE)
@@ -155,7 +156,10 @@ class Cluster(Site):
         description="warn when KL(trainer || generator) on them is above this, in nats a token",
     )
     mismatch_stop: float = Field(
-        default=0.1, gt=0, description="end the run when it is above this, in nats a token"
+        default=0.1,
+        gt=0,
+        validate_default=True,
+        description="end the run when it is above this, in nats a token",
     )
 
     @field_validator("interruption_phrase")

@@ -69,13 +69,15 @@ async def _engines(folder: Path) -> dict[str, Any]:
         after = [await remote.call("stats") for remote in remotes]
         steps = [await remote.call("call", "weights_steps") for remote in remotes]
         wall_s = world.clock.now()
-        inside = state.tokens / sum(a["cpu_s"] - b["cpu_s"] for a, b in zip(after, before, strict=True))
+        inside = _tokens_per_cpu_s(before, after)
         world.fleet.generate = generate
         alone = await _alone(world, remotes, requests)
     finally:
         log.close()
         await close()
-    pauses = [p for a, b in zip(after, before, strict=True) for p in a["pauses_s"][len(b["pauses_s"]):]]
+    pauses = [
+        p for a, b in zip(after, before, strict=True) for p in a["pauses_s"][len(b["pauses_s"]) :]
+    ]
     gaps = np.concatenate([np.diff(each) for each in steps])
     step_s = float(np.median(gaps))
     updates = [e for e in read_events(folder / "events.jsonl") if e["kind"] == "update"]
@@ -100,12 +102,18 @@ async def _nothing() -> None:
 async def _alone(world: Any, remotes: list[Any], requests: dict[int, list[Any]]) -> float:
     """Tokens per CPU-second of the same engines, burst after burst, with nothing beside them."""
     before = [await remote.call("stats") for remote in remotes]
-    tokens = 0
     for burst in requests.values():
-        groups = await asyncio.gather(*(world.fleet.generate(*request) for request in burst))
-        tokens += sum(c.length_tokens for group in groups for c in group)
-    after = [await remote.call("stats") for remote in remotes]
-    return tokens / sum(a["cpu_s"] - b["cpu_s"] for a, b in zip(after, before, strict=True))
+        await asyncio.gather(*(world.fleet.generate(*request) for request in burst))
+    return _tokens_per_cpu_s(before, [await remote.call("stats") for remote in remotes])
+
+
+def _tokens_per_cpu_s(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> float:
+    """Of all engines together, their probes and pushes included."""
+    spent = [
+        (a["tokens"] - b["tokens"], a["cpu_s"] - b["cpu_s"])
+        for a, b in zip(after, before, strict=True)
+    ]
+    return sum(tokens for tokens, _ in spent) / sum(seconds for _, seconds in spent)
 
 
 # --- log-probs at a vocabulary of 128k: a process for each way, as its peak memory is what is asked for ---

@@ -1,7 +1,7 @@
-"""`make parity`: one recipe in both worlds. The same rollouts give the same gradient; three seeds climb the same curve.
+"""`make parity`: one recipe in both worlds. The same batch gives the same gradient; three seeds climb the same curve.
 
-Both worlds compute in float32 from the shipped policy. The sandbox's virtual trainers are slowed until they are what the
-run waits for, as the real ones are on the two cores of this benchmark: then both train on tokens of the same age.
+Both worlds compute in float32 from the shipped policy. The sandbox's virtual trainers are slowed until they are what
+the run waits for, as the real ones are on two cores: then both train on tokens of the same age.
 """
 
 import argparse
@@ -110,15 +110,16 @@ def report(apart: dict[str, float], runs: dict[str, list[Any]]) -> tuple[str, bo
     lines = [
         "# One recipe, two worlds",
         "",
-        "Made by `make parity`. The same checkpoint and recipe, in float32, in the sandbox and on `cpu-cluster` (vLLM, FSDP2 on two ranks, Ray).",
+        "Made by `make parity`. The same checkpoint and recipe, in float32, in the sandbox and on `cpu-cluster`"
+        " (vLLM, FSDP2 on two ranks, Ray).",
         "",
         f"**Gradient** of one saved batch, sandbox against FSDP2: largest difference over largest gradient "
         f"{', '.join(f'{value:.1e}' for value in apart.values())} (three batches; at most {TIGHT:.0e}).",
         "",
         f"**Algorithm**: {' and '.join(sorted(ids))} in all runs.",
         "",
-        f"**Curves**: the mean pass rate after the first evaluation differs by {difference:+.4f}, standard error over three seeds "
-        f"each {se:.4f}: {abs(difference) / se:.1f} of them (at most 2).",
+        f"**Curves**: the mean pass rate after the first evaluation differs by {difference:+.4f}, standard error over"
+        f" three seeds each {se:.4f}: {abs(difference) / se:.1f} of them (at most 2).",
         "",
         "| world | seed | " + " | ".join(f"v{every * i}" for i in range(len(rates["sandbox"][0]))) + " | mean lag |",
         "|---|---|" + "---|" * (len(rates["sandbox"][0]) + 1),

@@ -49,7 +49,7 @@ def test_the_lag_never_passes_k(run: ClusterRun) -> None:
 
 
 def test_completions_span_versions(run: ClusterRun) -> None:
-    """Pushes come in mid-generation: some of what waits in the last checkpoint was begun by one version, ended by another."""
+    """Pushes come in mid-generation: some of what waits in the last checkpoint was begun by one, ended by another."""
     [checkpoint] = (run.folder / "checkpoints").iterdir()
     finished = json.loads((checkpoint / "loop.json").read_text())["state"]["finished"]
     versions = [c["version"] for row in finished for c in row["group"]["completions"]]
