@@ -5,7 +5,7 @@ Plain classes: Ray wraps them in `backend.launch`, tests call them as they are.
 
 import asyncio
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class EngineActor:
         return self.engine.version
 
     async def connect(self, layout: dict[str, Any], kind: str, host: str, port: int) -> None:
-        timeout_s = self.engine.spec.site.push_timeout_s
+        # twice the sender's: while the sender waits for another engine to give up, this one waits for its bucket
+        timeout_s = 2 * self.engine.spec.site.push_timeout_s
         with self._named():
             await self.engine.call("weights_connect", layout, kind, host, port, timeout_s)
 
@@ -74,7 +75,7 @@ class EngineActor:
         self.engine.close()
 
     @contextmanager
-    def _named(self) -> Any:
+    def _named(self) -> Iterator[None]:
         """An engine that is dead is a generator lost, whatever vLLM calls it."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -179,9 +180,6 @@ class TrainerActor:
     def connect(self, engine: int, name: str, at: str, port: int) -> None:
         self.sender.connect(engine, name, at, port)
 
-    def disconnect(self, engine: int) -> None:
-        self.sender.disconnect(engine)
-
     def push(self, version: int, engines: Collection[int]) -> dict[int, str | None]:
         """Gather the weights together with the other ranks, and send them to those of this rank's engines."""
         return self.sender.push(version, self.trainer.gather_buckets(self.layout), engines)
@@ -194,7 +192,9 @@ class TrainerActor:
         return self.trainer.log_ratios(rows)
 
     def head(self, seed: int, rows: int) -> list[list[float]]:
-        return self.trainer.head_probe(seed, rows)
+        """All ranks take part; the first one has the answer."""
+        logits_NV = self.trainer.head_probe(seed, rows)
+        return logits_NV if self.trainer.rank == 0 else []
 
     def save(self, folder: Path) -> None:
         self.trainer.save(folder)

@@ -61,7 +61,7 @@ class EngineSpec:
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
             "enable_prefix_caching": True,
-            "scheduling_policy": "priority",  # probes go before what waits
+            "scheduling_policy": "priority",
             "worker_extension_cls": "backend.worker.WeightsOfWorker",
             "disable_log_stats": True,
         }
@@ -77,12 +77,18 @@ class EngineSpec:
         return arguments
 
 
+# The order in which vLLM takes what waits: a probe first, then the second part of a completion, then new ones.
+PROBE, SECOND_PART, NEW = -2, -1, 0
+
+
 class Engine:
     """vLLM's `AsyncLLM` and the weights it has; all methods run on one event loop."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec, self.version = spec, 0
-        self.pauses_s: list[float] = []  # how long generation stood still, a push each
+        self.pauses_s: list[
+            float
+        ] = []  # from the wish to pause until generation went on, a push each
         self.tokens = 0  # sampled, of probes too
         self._ids = itertools.count()
         self._open = asyncio.Event()
@@ -106,7 +112,13 @@ class Engine:
         budgets = [Budget(limit, site.thinking_tokens, site.answer_tokens) for limit in limits]
         await self._open.wait()
         # both parts of a completion have one salt: a push in between leaves the keys of the first part in use
-        sample = partial(self._sample, salt=self.version)
+        salt = self.version
+        new = len(tokens)
+
+        async def sample(prompt: list[int], most: int) -> Sampled:
+            priority = NEW if len(prompt) == new else SECOND_PART
+            return await self._sample(prompt, most, salt, priority)
+
         return await asyncio.gather(
             *(complete(sample, tokens, self.spec.marks, budget) for budget in budgets)
         )
@@ -114,14 +126,14 @@ class Engine:
     async def samples(self, prompt: Sequence[int], count: int, most: int) -> list[Sampled]:
         """`count` plain continuations of at most `most` tokens: for probes."""
         await self._open.wait()
-        sample = partial(self._sample, salt=self.version, priority=-1)
+        sample = partial(self._sample, salt=self.version, priority=PROBE)
         return await asyncio.gather(*(sample(list(prompt), most) for _ in range(count)))
 
-    async def _sample(self, prompt: list[int], most: int, salt: int, priority: int = 0) -> Sampled:
+    async def _sample(self, prompt: list[int], most: int, salt: int, priority: int) -> Sampled:
         """One request: up to the end of sequence, or `most` tokens.
 
-        The prefix cache is salted with the version of the completion's start, so that none begins on keys of older
-        weights.
+        The prefix cache is salted with the version at the completion's start: it never begins on keys of weights that
+        were older then. One that waits in the engine while a push comes may read its prompt's keys of before.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -130,9 +142,9 @@ class Engine:
         params = SamplingParams(
             max_tokens=most,
             temperature=self.spec.site.temperature,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
+            top_p=self.spec.site.top_p,
+            top_k=self.spec.site.top_k,
+            min_p=self.spec.site.min_p,
             logprobs=0,
             ignore_eos=True,
             stop_token_ids=[self.spec.marks.eos_id],
@@ -175,8 +187,8 @@ class Engine:
         self._open.clear()
         try:
             # not AsyncLLM.pause_generation: it sleeps for 20 ms afterwards
-            await core.pause_scheduler_async(mode="keep", clear_cache=clear)
             began = time.perf_counter()
+            await core.pause_scheduler_async(mode="keep", clear_cache=clear)
             try:
                 await core.collective_rpc_async("weights_apply", None, (version,), {})
                 await core.set_weight_version_async(str(version))

@@ -15,11 +15,12 @@ from typing import Any
 from backend.actors import EvaluatorActor, GeneratorActor, TrainerActor
 from backend.engine import CPU_ENVIRONMENT, ENVIRONMENT, EngineSpec
 from backend.remote import Gone
-from scalerl.errors import InputError
+from scalerl.errors import GeneratorLost, InputError
 from scalerl.site import Cluster
 
 OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass through it
 CLOSE_S = 10.0
+CALLS = 100_000  # at a time on an engine's actor: every group that it holds is one, and control must get through
 
 
 class RayActor:
@@ -46,14 +47,18 @@ class RayActor:
         except ray.exceptions.RayActorError as error:
             raise Gone(self._obituary(error)) from None
 
-    def begin(self, method: str, *args: Any) -> Callable[[], Any]:
+    def begin(self, method: str, *args: Any) -> Callable[[float], Any]:
         import ray
 
         reference = getattr(self.handle, method).remote(*args)
 
-        def wait() -> Any:
+        def wait(seconds: float) -> Any:
             try:
-                return ray.get(reference)
+                return ray.get(reference, timeout=seconds)
+            except ray.exceptions.GetTimeoutError:
+                raise GeneratorLost(
+                    f"{self._name} did not answer to {method!r} for {seconds:g} s"
+                ) from None
             except ray.exceptions.RayTaskError as error:
                 raise self._own(error) from None
             except ray.exceptions.RayActorError as error:
@@ -116,6 +121,7 @@ class RayLauncher:
 
         actors = self.site.generators + self.site.trainers + self.site.evaluators
         local: dict[str, Any] = {
+            "address": "local",
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "num_cpus": actors + 1,
@@ -129,6 +135,11 @@ class RayLauncher:
                 configure_logging=False,
                 log_to_driver=False,
                 namespace=f"scalerl-{os.getpid()}",
+            )
+        if self.device == "cuda" and (have := ray.cluster_resources().get("GPU", 0)) < actors:
+            raise InputError(
+                f"site {self.site.name!r} asks for {actors} GPUs, Ray has {have:g}: lower site.generators or "
+                "site.trainers, or set RAY_ADDRESS to a larger cluster"
             )
 
     def generator(self, slot: int, spec: EngineSpec) -> RayActor:
@@ -149,6 +160,7 @@ class RayLauncher:
             "num_cpus": 1,
             "num_gpus": 0 if cpu else 1,
             "max_restarts": 0,
+            **({} if kind is TrainerActor else {"max_concurrency": CALLS}),
             "runtime_env": {"env_vars": environment},
         }
         handle = ray.remote(kind).options(**options).remote(*args)

@@ -57,11 +57,10 @@ class Probes:
     def _prompt(self) -> Prompt:
         return self.prompts[self._version % len(self.prompts)]
 
-    async def collect(self) -> dict[int, Group]:
-        """What the generators sampled with the present version alone, by slot.
+    async def collect(self) -> tuple[dict[int, Group], list[str]]:
+        """What the generators sampled with the present version alone, by slot; sentences about those that are late.
 
-        Generators that died, or have not answered for `site.push_timeout_s`, are left out: whoever waits for their
-        groups, or for a sign of life, says so.
+        Generators that died are left out: whoever waits for their groups says so.
         """
         running, self._running = self._running, {}
         if running:
@@ -69,8 +68,12 @@ class Probes:
             for task in late:
                 task.cancel()
         found: dict[int, Group] = {}
+        missing: list[str] = []
         for slot, task in running.items():
             if not task.done() or task.cancelled():
+                missing.append(
+                    f"{self._names[slot]} was not probed at version {self._version}: it is late"
+                )
                 continue
             error = task.exception()
             if error is not None and not isinstance(error, Gone | GeneratorLost):
@@ -79,7 +82,7 @@ class Probes:
             whole = [c for c in completions if set(c.version) == {self._version}]
             if whole:
                 found[slot] = Group(slot, self._prompt.id, list(self._prompt.token_ids), whole)
-        return found
+        return found, missing
 
     def judge(self, found: dict[int, Mean]) -> list[str]:
         """Sentences about generators whose KL is above the alarm.

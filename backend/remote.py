@@ -1,7 +1,10 @@
 """A handle on something that runs elsewhere: what the world needs of Ray, and nothing more."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
+
+from scalerl.errors import GeneratorLost
 
 
 class Gone(Exception):
@@ -18,11 +21,29 @@ class Remote(Protocol):
         """Call a method; calls arrive in order."""
         ...
 
-    def begin(self, method: str, *args: Any) -> Callable[[], Any]:
-        """Start a call; what is returned waits for its result, without an event loop."""
+    def begin(self, method: str, *args: Any) -> Callable[[float], Any]:
+        """Start a call; what is returned waits so many seconds for its result, without an event loop.
+
+        Raises (on waiting):
+            GeneratorLost: it did not come.
+        """
         ...
 
     def kill(self) -> None: ...
+
+
+async def in_time(remote: Remote, seconds: float, method: str, *args: Any) -> Any:
+    """Call a method of an engine.
+
+    Raises:
+        GeneratorLost: it did not answer in time.
+    """
+    try:
+        return await asyncio.wait_for(remote.call(method, *args), seconds)
+    except TimeoutError:
+        raise GeneratorLost(
+            f"{remote.name} did not answer to {method!r} for {seconds:g} s"
+        ) from None
 
 
 class Launcher(Protocol):

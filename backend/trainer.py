@@ -94,7 +94,7 @@ class Trainer:
             init_method=f"tcp://{address}",
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(seconds=self.site.start_timeout_s),
+            timeout=timedelta(seconds=self.site.step_timeout_s),
         )
         self.policy = build(self.folder, _attention(self.device, self.dtype))
         shard(

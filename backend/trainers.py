@@ -11,7 +11,7 @@ import torch
 from backend.remote import Gone, Remote
 from backend.sharding import split_rows
 from scalerl.batch import RolloutBatch, TrainBatch
-from scalerl.errors import WorldFailed
+from scalerl.errors import GeneratorLost, WorldFailed
 from scalerl.metrics import Mean, Metric, merge_all, ratio_stats
 from scalerl.rollout import Group
 
@@ -21,14 +21,15 @@ T = TypeVar("T")
 class Trainers:
     """All ranks; a call is made on every one of them, as each takes part in the others' collectives."""
 
-    def __init__(self, ranks: list[Remote]) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: list[Remote], timeout_s: float) -> None:
+        """`timeout_s`: most seconds of one call, a step or a checkpoint."""
+        self.ranks, self.timeout_s = ranks, timeout_s
         self.layout: dict[str, Any] = {}
         self.kind = ""
 
     async def start(self, checkpoint: Path | None) -> None:
         """Bring the ranks up, with the start policy or with what a checkpoint holds."""
-        address = await self._first([self.ranks[0].call("address")])
+        address = await self._ask(self.ranks[:1], "address", [()])
         found = await self._all("start", address[0])
         self.layout, self.kind = found[0]["layout"], found[0]["kind"]
         if checkpoint is not None:
@@ -67,8 +68,8 @@ class Trainers:
     async def connect(self, engine: int, remote: Remote) -> None:
         """Open the channel between an engine and the rank that feeds it."""
         rank = self.ranks[engine % len(self.ranks)]
-        [(host, port)] = await self._first([rank.call("endpoint")])
-        ours = self._first([rank.call("connect", engine, remote.name, host, port)])
+        [(host, port)] = await self._ask([rank], "endpoint", [()])
+        ours = self._ask([rank], "connect", [(engine, remote.name, host, port)])
         theirs = remote.call("connect", self.layout, self.kind, host, port)
         ends = [asyncio.ensure_future(ours), asyncio.ensure_future(theirs)]
         try:
@@ -77,29 +78,42 @@ class Trainers:
             for end in ends:  # the one that hears nothing of the other's failure
                 end.cancel()
 
-    async def disconnect(self, engine: int) -> None:
-        await self._first([self.ranks[engine % len(self.ranks)].call("disconnect", engine)])
-
     def save(self, folder: Path) -> None:
         """Write model and moments, each rank its own part; waits for it."""
         try:
             for result in [rank.begin("save", folder) for rank in self.ranks]:
-                result()
-        except Gone as error:
+                result(self.timeout_s)
+        except (Gone, GeneratorLost) as error:
             raise _unreplaced(error) from error
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
         return await self._each(method, [args] * len(self.ranks))
 
     async def _each(self, method: str, args: list[tuple[Any, ...]]) -> list[Any]:
-        pairs = zip(self.ranks, args, strict=True)
-        return await self._first([rank.call(method, *given) for rank, given in pairs])
+        return await self._ask(self.ranks, method, args)
 
-    async def _first(self, calls: list[Any]) -> list[Any]:
-        """All results, or the first failure at once: the other ranks may be waiting for the one that failed."""
-        tasks = [asyncio.ensure_future(_awaited(call)) for call in calls]
+    async def _ask(
+        self, ranks: list[Remote], method: str, args: list[tuple[Any, ...]]
+    ) -> list[Any]:
+        """All answers, or the first failure at once: the other ranks may be waiting for the one that failed."""
+        tasks = [
+            asyncio.ensure_future(rank.call(method, *given))
+            for rank, given in zip(ranks, args, strict=True)
+        ]
         try:
-            return await asyncio.gather(*tasks)
+            done, late = await asyncio.wait(
+                tasks, timeout=self.timeout_s, return_when=asyncio.FIRST_EXCEPTION
+            )
+            for task in done:
+                task.result()
+            if late:
+                silent = [
+                    rank.name for rank, task in zip(ranks, tasks, strict=True) if task in late
+                ]
+                raise WorldFailed(
+                    f"{' and '.join(silent)} did not answer for site.step_timeout_s = {self.timeout_s:g} s"
+                )
+            return [task.result() for task in tasks]
         except Gone as error:
             raise _unreplaced(error) from error
         finally:
@@ -107,7 +121,7 @@ class Trainers:
                 task.cancel()
 
 
-def _unreplaced(error: Gone) -> WorldFailed:
+def _unreplaced(error: Exception) -> WorldFailed:
     return WorldFailed(f"{error}: a trainer cannot be replaced in mid-run, so resume it")
 
 
@@ -129,7 +143,3 @@ def _to_score(groups: Mapping[int, Group]) -> TrainBatch:
         adv_B=torch.tensor(slots, dtype=torch.float32),
         weight_BT=batch.mask_BT.float(),
     )
-
-
-async def _awaited(call: Any) -> Any:
-    return await call

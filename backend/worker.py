@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.wire import Kind, Layout, Receiver
+from backend.receiver import Receiver
+from backend.wire import Kind, Layout
 from scalerl.errors import PushFailed
 
 PINNED = "pinned-{handle}.bin"
@@ -22,6 +23,7 @@ class WeightsOfWorker:
     weights_receiver: Receiver
     weights_pinned: dict[int, tuple[int, Tensor]]
     weights_trace: list[float]
+    weights_pushed: list[int]
     weights_timeout_s: float
 
     def weights_alive(self: Any) -> bool:
@@ -44,15 +46,16 @@ class WeightsOfWorker:
         """Begin to receive, in a thread; returns at once."""
         self.weights_receiver.begin(version)
 
-    def weights_apply(self: Any, version: int) -> float:
-        """Load what has been received, all of it in this call; returns its seconds.
+    def weights_apply(self: Any, version: int) -> None:
+        """Load what has been received, all of it in this call.
 
         Raises:
             PushFailed: it has not arrived whole.
         """
-        began = time.perf_counter()
-        self._weights_load(self.weights_receiver.finish(version, self.weights_timeout_s))
-        return time.perf_counter() - began
+        buffer = self.weights_receiver.finish(version, self.weights_timeout_s)
+        if hasattr(self, "weights_trace") and self.model_runner.input_batch.num_reqs:
+            self.weights_pushed.append(len(self.weights_trace))
+        self._weights_load(buffer)
 
     def weights_pin(self: Any, version: int, handle: int) -> None:
         """Keep what has been received in host memory, under a handle, and go on with the weights that are loaded."""
@@ -61,7 +64,7 @@ class WeightsOfWorker:
 
     def weights_apply_pinned(self: Any, handle: int) -> None:
         _, buffer = self.weights_pinned[handle]
-        self._weights_load(buffer.to(self.device))
+        self._weights_load(buffer)
 
     def weights_release(self: Any, handle: int) -> None:
         self.weights_pinned.pop(handle, None)
@@ -106,7 +109,7 @@ class WeightsOfWorker:
 
     def weights_watch(self: Any) -> None:
         """Note when each step begins, from now on: what a benchmark of pauses needs."""
-        self.weights_trace = []
+        self.weights_trace, self.weights_pushed = [], []
         execute = self.model_runner.execute_model
 
         def noted(*args: Any, **options: Any) -> Any:
@@ -115,6 +118,8 @@ class WeightsOfWorker:
 
         self.model_runner.execute_model = noted
 
-    def weights_steps(self: Any) -> list[float]:
-        """When the steps since `weights_watch` began, by the machine's monotonic clock."""
-        return self.weights_trace
+    def weights_steps(self: Any) -> tuple[list[float], list[int]]:
+        """When the steps since `weights_watch` began, by the machine's monotonic clock, and before which of them
+        weights were applied while requests were running.
+        """
+        return self.weights_trace, self.weights_pushed

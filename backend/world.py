@@ -6,22 +6,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from backend.completing import Marks
 from backend.engine import EngineSpec
-from backend.fleet import Fleet
+from backend.evaluation import Evaluations
+from backend.fleet import Fleet, Member
+from backend.preparing import check_fit, for_actors
 from backend.probe import ROWS, SEED, Probes, check_head
 from backend.push import Finish, Push
-from backend.remote import Gone, Launcher, Remote
+from backend.remote import Gone, Launcher, Remote, in_time
 from backend.trainers import Trainers
 from scalerl.batch import RolloutBatch
 from scalerl.clock import WallClock
 from scalerl.compute import Phase, Role
 from scalerl.errors import (
     CheckpointError,
+    EngineMismatch,
     GeneratorLost,
-    InputError,
     WorldFailed,
 )
 from scalerl.length import draw_limit, shaped_reward, thinking_limits
@@ -32,8 +33,6 @@ from scalerl.site import Cluster
 from scalerl.task import Prompt, Task
 from scalerl.update import prepare, update_stats
 from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
-
-FIRST_PIN = -1  # the handle of the push that only shows that the evaluator can be reached
 
 
 class ClusterWorld:
@@ -56,6 +55,7 @@ class ClusterWorld:
         assert isinstance(recipe.site, Cluster)
         self.recipe, self.site, self.task, self.folder = recipe, recipe.site, task, folder
         self.launcher, self.device, self.allow_code, self.tell = launcher, device, allow_code, tell
+        self.theirs = for_actors(recipe, device)
         self.marks = Marks.of(
             folder, phrase=self.site.interruption_phrase, close=self.site.think_close
         )
@@ -78,8 +78,6 @@ class ClusterWorld:
         self._notices: list[str] = []
         self._phases: list[Phase] = []
         self._engines_made = 0
-        # Handles whose results the loop has: only then are weights released, or a checkpoint could miss them.
-        self._evaluated: list[int] = []
 
     # --- start ---
 
@@ -94,34 +92,29 @@ class ClusterWorld:
             f"starting {site.generators} generators, {site.trainers} trainers and an evaluator"
         )
         self.launcher.open()
-        ranks = range(site.trainers)
-        about = (self.recipe, self.folder)
         self.trainers = Trainers(
             [
-                self.launcher.trainer(rank, *about, rank, site.trainers, self.allow_code)
-                for rank in ranks
-            ]
+                self.launcher.trainer(
+                    rank, self.theirs, self.folder, rank, site.trainers, self.allow_code
+                )
+                for rank in range(site.trainers)
+            ],
+            site.step_timeout_s,
         )
         self.push = Push(self.trainers, site.push_timeout_s)
         generators = {slot: self._generator(slot) for slot in range(site.generators)}
-        self.evaluator = self.launcher.evaluator(self._spec("the evaluator"), self.task)
-        await self._up(generators)
+        evaluator = self.launcher.evaluator(self._spec("the evaluator"), self.task)
+        self.evaluations = Evaluations(evaluator, self.push, site, lambda: self.clock)
+        await self._up([*generators.values(), evaluator])
         self.tell(f"all are up after {time.monotonic() - began:.0f} s; pushing weights once")
-        evaluator = {site.generators: self.evaluator}
-        for channel, remote in {**generators, **evaluator}.items():
+        for channel, remote in {**generators, self.evaluations.channel: evaluator}.items():
             await self.trainers.connect(channel, remote)
-        await self._pin(FIRST_PIN)
-        await self.evaluator.call("call", "weights_release", FIRST_PIN)
+        await self.evaluations.start(self.version, self._checkpoint, self._pinned)
         await self._take_in(generators)
-        if self._checkpoint is not None and self._pinned:
-            await self.evaluator.call(
-                "call", "weights_load_pinned", str(self._checkpoint), self._pinned
-            )
         self.clock = WallClock(self._clock_s)
 
-    async def _up(self, generators: Mapping[int, Remote]) -> None:
+    async def _up(self, engines: Sequence[Remote]) -> None:
         """All engines and trainers, at the same time."""
-        engines = [*generators.values(), self.evaluator]
         folder = self._checkpoint / "trainers" if self._checkpoint else None
         try:
             async with asyncio.timeout(self.site.start_timeout_s):
@@ -140,10 +133,11 @@ class ClusterWorld:
         failed = await self.push.send(self.version, generators, self._apply(self.version))
         for why in failed.values():
             raise GeneratorLost(why)
+        same_head = self.recipe.generator_head_dtype in (None, self.recipe.head_dtype)
+        ours = await self.trainers.head(SEED, ROWS) if same_head else []
         for slot, remote in generators.items():
-            if self.recipe.generator_head_dtype in (None, self.recipe.head_dtype):
-                theirs = await _in_time(remote, self.site.push_timeout_s, "head", SEED, ROWS)
-                ours = await self.trainers.head(SEED, ROWS)
+            if same_head:
+                theirs = await in_time(remote, self.site.push_timeout_s, "head", SEED, ROWS)
                 check_head(theirs, ours, remote.name, self.recipe.head_dtype)
             self.fleet.join(slot, remote, self.version)
             self.probes.start(slot, remote, self.version)
@@ -156,40 +150,49 @@ class ClusterWorld:
         self._engines_made += 1
         key = f"{self.recipe.seed}:{name}:{self.version}:{self._engines_made}"
         seed = int.from_bytes(blake2b(key.encode(), digest_size=4).digest(), "big")
-        return EngineSpec(name, self.recipe, self.folder, self.marks, self.device, seed)
+        return EngineSpec(name, self.theirs, self.folder, self.marks, self.device, seed)
 
     async def serve(self) -> None:
         """Fill the places of lost generators, and look after those that say nothing."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._fill_places())
             tasks.create_task(self._look_after())
-
-    async def _fill_places(self) -> None:
-        """One after the other; whatever keeps an engine from starting counts as one that was lost."""
-        while True:
-            slot = await self.fleet.vacant.get()
-            try:
-                await self._fill(slot)
-            except Exception as error:
-                said = (str(error).splitlines() or [type(error).__name__])[0]
-                self.fleet.replace(slot, f"generator {slot} could not be replaced: {said}")
+            while True:
+                tasks.create_task(self._fill(await self.fleet.vacant.get()))
 
     async def _look_after(self) -> None:
-        """A generator that hangs is lost too: nothing else would notice it while its groups are waited for."""
+        """A generator that hangs is lost too: nothing else would notice while its groups are waited for."""
+        silent: dict[int, Member] = {}  # those that did not answer the last time
         while True:
-            await asyncio.sleep(self.site.push_timeout_s)
+            await asyncio.sleep(self.site.push_timeout_s / 2)
             members = list(self.fleet.members.values())
-            signs = (_in_time(m.remote, self.site.push_timeout_s, "version") for m in members)
-            for member, sign in zip(
-                members, await asyncio.gather(*signs, return_exceptions=True), strict=True
-            ):
-                if isinstance(sign, Gone | GeneratorLost):
+            signs = await asyncio.gather(
+                *(in_time(m.remote, self.site.push_timeout_s / 2, "version") for m in members),
+                return_exceptions=True,
+            )
+            before, silent = silent, {}
+            for member, sign in zip(members, signs, strict=True):
+                if not isinstance(sign, Gone | GeneratorLost):
+                    continue
+                # once may be this process's own fault: a checkpoint holds it up
+                if isinstance(sign, Gone) or before.get(member.slot) is member:
                     self.fleet.lose(member, str(sign))
+                else:
+                    silent[member.slot] = member
 
     async def _fill(self, slot: int) -> None:
+        """Start another generator; whatever keeps it from starting counts as one more that was lost."""
+        try:
+            await self._start_another(slot)
+        except (EngineMismatch, WorldFailed):
+            raise
+        except Exception as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            self.fleet.replace(slot, f"generator {slot} could not be replaced: {said}")
+
+    async def _start_another(self, slot: int) -> None:
         remote = self._generator(slot)
         try:
-            await _in_time(remote, self.site.start_timeout_s, "start")
+            await in_time(remote, self.site.start_timeout_s, "start")
             async with self._trainers_free:
                 began = self.clock.now()
                 await self.trainers.connect(slot, remote)
@@ -225,18 +228,18 @@ class ClusterWorld:
 
     async def update(self, groups: Sequence[Group]) -> UpdateStats:
         async with self._trainers_free:
-            batch = RolloutBatch.from_groups(groups)
+            batch = await asyncio.to_thread(RolloutBatch.from_groups, groups)
             train = await asyncio.to_thread(prepare, batch, self.recipe)
+            probes, missing = await self.probes.collect()
             began = self.clock.now()
-            divergence = await self.trainers.divergence(await self.probes.collect())
-            self._notices += self.probes.judge(divergence)
-            probed = merge_all({"mismatch_kl": kl} for kl in divergence.values())
-            if not train.rows:
-                return update_stats(batch, train, self.version, probed)
-            found = await self.trainers.update(train, self.version)
+            divergence = await self.trainers.divergence(probes)
+            self._notices += [*missing, *self.probes.judge(divergence)]
+            found = merge_all({"mismatch_kl": kl} for kl in divergence.values())
+            if train.rows:
+                found = merge_all([found, await self.trainers.update(train, self.version)])
             self._book("update", began)
-            stats = update_stats(batch, train, self.version, merge_all([found, probed]))
-            self.version += 1
+            stats = update_stats(batch, train, self.version, found)
+            self.version += not stats.skipped
             return stats
 
     async def publish(self, version: int) -> PushStats:
@@ -265,41 +268,12 @@ class ClusterWorld:
         self._next_handle += 1
         async with self._trainers_free:
             began = self.clock.now()
-            await self._pin(handle.id)
+            await self.evaluations.pin(handle.version, handle.id)
             self._book("push", began)
-        evaluated, self._evaluated = self._evaluated, []
-        for old in evaluated:
-            await self.evaluator.call("call", "weights_release", old)
         return handle
 
-    async def _pin(self, handle: int) -> None:
-        """A copy of the trainers' weights in the evaluator's host memory."""
-        version = self.version
-        failed = await self.push.send(
-            version,
-            {self.site.generators: self.evaluator},
-            lambda remote: remote.call("pin", version, handle),
-        )
-        for why in failed.values():
-            raise _without_evaluator(why)
-
     async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
-        began = self.clock.now()
-        try:
-            passes = await self.evaluator.call("evaluate", handle.id, handle.version, list(sets))
-        except (Gone, GeneratorLost) as error:
-            raise _without_evaluator(error) from error
-        self._evaluated.append(handle.id)
-        busy = (self._evaluated_until, began)
-        self._evaluated_until = self.clock.now()
-        self._phases.append(Phase("evaluator", 0, "evaluate", max(busy), self._evaluated_until, 1))
-        k = self.site.evaluation.completions
-        return [
-            EvalResult(name, handle.version, k, each)
-            for name, each in zip(sets, passes, strict=True)
-        ]
-
-    _evaluated_until = 0.0
+        return await self.evaluations.evaluate(handle, sets)
 
     # --- books ---
 
@@ -307,7 +281,7 @@ class ClusterWorld:
         self._phases.append(Phase("trainer", 0, what, began, self.clock.now(), self.site.trainers))
 
     def phases(self) -> list[Phase]:
-        found = [*self._phases, *self.fleet.phases()]
+        found = [*self._phases, *self.fleet.phases(), *self.evaluations.phases()]
         self._phases = []
         return found
 
@@ -323,13 +297,9 @@ class ClusterWorld:
 
     def save(self, folder: Path) -> None:
         """Weights, moments and pinned evaluations. What is being generated is not saved: it is issued again."""
+        folder = folder.resolve()  # the actors are in another directory
         self.trainers.save(folder / "trainers")
-        try:
-            while self._evaluated:
-                self.evaluator.begin("call", "weights_release", self._evaluated.pop())()
-            pinned = self.evaluator.begin("call", "weights_save_pinned", str(folder))()
-        except (Gone, GeneratorLost) as error:
-            raise _without_evaluator(error) from error
+        pinned = self.evaluations.save(folder)
         state = {
             "version": self.version,
             "clock": self.clock.now(),
@@ -341,6 +311,7 @@ class ClusterWorld:
 
     def load(self, folder: Path) -> None:
         """Read what `start` takes up."""
+        folder = folder.resolve()
         try:
             state = json.loads((folder / "world.json").read_text())
             self.version, self._next_handle = state["version"], state["next_handle"]
@@ -355,39 +326,3 @@ class ClusterWorld:
         """End all actors, those too that do not answer."""
         self.probes.close()
         self.launcher.close()
-
-
-async def _in_time(remote: Remote, seconds: float, method: str, *args: Any) -> Any:
-    try:
-        return await asyncio.wait_for(remote.call(method, *args), seconds)
-    except TimeoutError:
-        raise GeneratorLost(
-            f"{remote.name} did not answer to {method!r} for {seconds:g} s"
-        ) from None
-
-
-def _without_evaluator(why: object) -> WorldFailed:
-    return WorldFailed(f"{why}: the evaluator cannot be replaced in mid-run, so resume it")
-
-
-def check_fit(site: Cluster, task: Task, marks: Marks) -> None:
-    """Say what does not fit together before anything is started.
-
-    Raises:
-        InputError: marks that are not the task's, a prompt that is too long, too few prompts.
-    """
-    if (task.eos_id, task.think_close_id) != (marks.eos_id, marks.close_id):
-        raise InputError(
-            f"task {task.name!r} ends thinking with token {task.think_close_id} and a completion with {task.eos_id}, "
-            f"the policy's tokenizer with {marks.close_id} and {marks.eos_id}"
-        )
-    longest = max(len(p.token_ids) for split in task.splits for p in task.prompts(split))
-    if longest > site.prompt_tokens:
-        raise InputError(
-            f"site.prompt_tokens = {site.prompt_tokens}: a prompt of task {task.name!r} has {longest}"
-        )
-    asked, have = site.evaluation.prompts, len(task.prompts("validation"))
-    if asked > have:
-        raise InputError(
-            f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
-        )

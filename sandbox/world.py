@@ -39,6 +39,7 @@ from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
 
 TASKS: dict[str, type[DigitSum]] = {"digit_sum": DigitSum}
 POLICIES = Path(__file__).parent / "policies"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # in one file, or in several
 
 
 class SandboxWorld:
@@ -231,7 +232,7 @@ def make_task(name: str) -> DigitSum:
 def start_policy(name: str) -> Path:
     """A shipped start policy by name, or any folder in Hugging Face layout."""
     for folder in (POLICIES / name, Path(name)):
-        if (folder / "model.safetensors").exists():
+        if any((folder / weights).exists() for weights in WEIGHTS):
             return folder
     shipped = ", ".join(sorted(path.name for path in POLICIES.iterdir()))
     raise InputError(

@@ -191,6 +191,7 @@ class Loop:
                 if tries == MAX_TRIES:
                     raise
                 self.emit("fault", cause=str(lost), error="GeneratorLost", group=ticket.ordinal)
+                self._pass_on_notices()
                 ticket = replace(ticket, start=self.state.published)
                 self.state.in_flight[ticket.ordinal] = ticket
 
@@ -281,8 +282,7 @@ class Loop:
 
     def _report(self, stats: UpdateStats, stall: Stall, first: Group) -> None:
         state = self.state
-        for what in self.world.notices():
-            self.emit("warning", what=what)
+        self._pass_on_notices()
         self.emit(
             "update",
             update=state.updates,
@@ -305,6 +305,10 @@ class Loop:
                 **{name: getattr(completion, name) for name in SAMPLE_FIELDS},
             )
         self._book_phases()
+
+    def _pass_on_notices(self) -> None:
+        for what in self.world.notices():
+            self.emit("warning", what=what)
 
     def _book_phases(self) -> None:
         """Book what GPUs did; once training is over only evaluators still work for this run."""

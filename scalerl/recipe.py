@@ -220,6 +220,14 @@ class Recipe(Spec):
         default=None, description="where it runs"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_site_is_a_sandbox_unless_it_says(cls, values: Any) -> Any:
+        site = values.get("site") if isinstance(values, dict) else None
+        if isinstance(site, dict) and "kind" not in site:
+            return {**values, "site": {"kind": "sandbox", **site}}
+        return values
+
     def on(self, site: Site) -> "Recipe":
         """The same algorithm at another site, validated as a whole."""
         return Recipe.model_validate({**self.model_dump(), "site": site.model_dump()})

@@ -111,7 +111,9 @@ class Cluster(Site):
     )
     prompt_tokens: int = Field(default=2048, gt=0, description="most tokens of a prompt")
     kv_cache_gib: float | None = Field(
-        default=None, gt=0, description="KV cache of an engine; none = what vLLM finds free"
+        default=None,
+        gt=0,
+        description="KV cache of an engine; none = what vLLM finds free, on a CPU 1",
     )
     dtype: Precision = Field(
         default="bfloat16",
@@ -129,6 +131,11 @@ class Cluster(Site):
         validate_default=True,
         description="what is forced when thinking is cut; ends with `think_close`",
     )
+    temperature: float = Field(
+        default=1.0,
+        ge=0.01,
+        description="of sampling; the trainer divides its logits by it too; vLLM knows none below 0.01",
+    )
     top_p: float = Field(default=1.0, ge=1, le=1, description=WHOLE)
     top_k: int = Field(default=0, ge=0, le=0, description=WHOLE)
     min_p: float = Field(default=0.0, ge=0, le=0, description=WHOLE)
@@ -138,11 +145,18 @@ class Cluster(Site):
     push_bucket_mib: float = Field(
         default=512.0, gt=0, description="weights gathered and sent at a time, in MiB"
     )
+    step_timeout_s: float = Field(
+        default=1800.0,
+        gt=0,
+        description="most seconds of one step of the trainers, or of a checkpoint",
+    )
     start_timeout_s: float = Field(
         default=1800.0, gt=0, description="most seconds until an engine or the trainers are up"
     )
     generator_restarts: int = Field(
-        default=8, ge=0, description="lost generators that are replaced before the run gives up"
+        default=8,
+        ge=0,
+        description="lost generators that are replaced; after that the others go on",
     )
     probe_completions: int = Field(
         default=4,

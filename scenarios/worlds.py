@@ -48,7 +48,8 @@ def open_world(
     check_installed()
     from backend.world import ClusterWorld
 
-    device = device_of(recipe.site.device)
+    # a cluster's head may have no GPU itself
+    device = "cuda" if recipe.site.device == "cuda" else device_of(recipe.site.device)
     return ClusterWorld(
         recipe,
         make_task(recipe.site.task),

@@ -13,6 +13,7 @@ import pytest
 from fake_cluster import POLICY, FakeLauncher, FakeRemote, Fault, Script, cluster_recipe
 
 import backend.push
+from backend.preparing import for_actors
 from backend.world import ClusterWorld
 from sandbox.digit_sum import DigitSum
 from scalerl.compute import Ledger
@@ -20,7 +21,7 @@ from scalerl.curriculum import curriculum_of
 from scalerl.errors import CheckpointError, InputError, PushFailed, RunFailed
 from scalerl.events import Event, EventLog, evaluations, lost_evaluations, read_events
 from scalerl.loop import Control, Loop
-from scalerl.recipe import Recipe
+from scalerl.recipe import CustomLoss, Recipe
 from scalerl.rollout import Group
 from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
 from scalerl.world import UpdateStats
@@ -597,3 +598,40 @@ def test_a_checkpoint_of_a_world_that_cannot_be_read(tmp_path: Path) -> None:
     world = ClusterWorld(cluster_recipe(), DigitSum(), POLICY, FakeLauncher(), device="cpu")
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
         world.load(tmp_path)
+
+
+def test_a_silent_generator_is_noticed_while_no_push_comes(tmp_path: Path) -> None:
+    """Off-policy no push comes before all groups are there: what hangs is found by asking it for a sign of life."""
+    script = Script([Fault("generator 1", "generate", "hang", call=2)])
+    recipe = cluster_recipe(
+        "staleness.kind=ppo_off_policy", "staleness.k=2", "site.push_timeout_s=0.4"
+    )
+    outcome = play(recipe, Cast(script, tmp_path))
+    assert outcome.status == "done"
+    assert {event["error"] for event in outcome.of("fault")} == {"GeneratorLost"}
+    assert any("did not answer to 'version'" in event["what"] for event in outcome.of("warning"))
+
+
+def test_an_evaluator_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    script = Script([Fault("the evaluator", "evaluate", "hang", call=2)])
+    said, _ = failure(cluster_recipe("site.push_timeout_s=0.3"), Cast(script, tmp_path))
+    assert said.startswith("WorldFailed: the evaluator did not answer")
+
+
+def test_a_trainer_that_hangs_ends_the_run(tmp_path: Path) -> None:
+    script = Script([Fault("trainer rank 1", "update", "hang", call=3)])
+    said, _ = failure(cluster_recipe("site.step_timeout_s=0.5"), Cast(script, tmp_path))
+    assert said.startswith("WorldFailed: ") and "trainer rank 1" in said
+    assert "did not answer for site.step_timeout_s = 0.5 s" in said
+
+
+def test_actors_get_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They work in another directory: a run folder and a loss of the user's own are found all the same."""
+    monkeypatch.chdir(tmp_path)
+    outcome = play(cluster_recipe("site.updates=4"), Cast(Script(), Path("here")))
+    assert outcome.status == "done"
+    mine = cluster_recipe("loss.kind=custom", "loss.function=my_loss.py:fn")
+    theirs = for_actors(mine, "cpu")
+    assert isinstance(theirs.loss, CustomLoss)
+    assert theirs.loss.function == f"{tmp_path / 'my_loss.py'}:fn"
+    assert theirs.site is not None and theirs.site.device == "cpu"

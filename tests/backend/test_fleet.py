@@ -27,7 +27,7 @@ class Engine:
         self.limits.append(args[1])
         return self.open[-1]
 
-    def begin(self, method: str, *args: Any) -> Callable[[], Any]:
+    def begin(self, method: str, *args: Any) -> Callable[[float], Any]:
         raise NotImplementedError
 
     def kill(self) -> None:

@@ -131,13 +131,14 @@ def measured(script: Script, version: int = 3, ranks: int = 2) -> tuple[Probes, 
     async def main() -> tuple[Probes, dict[int, Mean]]:
         launcher = FakeLauncher(script)
         trainers = Trainers(
-            [launcher.trainer(r, RECIPE, None, r, ranks, False) for r in range(ranks)]
+            [launcher.trainer(r, RECIPE, None, r, ranks, False) for r in range(ranks)], 5.0
         )
         for rank in trainers.ranks:
             rank.actor.version = version  # type: ignore[attr-defined]
         probes, _ = started(launcher, version)
-        found = await trainers.divergence(await probes.collect())
-        assert await probes.collect() == {}
+        groups, missing = await probes.collect()
+        found = await trainers.divergence(groups)
+        assert missing == [] and await probes.collect() == ({}, [])
         launcher.close()
         return probes, found
 
@@ -188,7 +189,8 @@ def collected(script: Script, change: int | None = None) -> dict[int, Sequence[i
         if change is not None:
             await asyncio.sleep(1.5 * script.token_s)
             remotes[1].actor.applied = change
-        found = await probes.collect()
+        found, missing = await probes.collect()
+        assert all(said.startswith("generator 1 was not probed at version 3") for said in missing)
         launcher.close()
         completions = {slot: group.completions for slot, group in found.items()}
         for each in sum(completions.values(), []):  # noqa: RUF017

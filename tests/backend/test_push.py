@@ -39,7 +39,7 @@ def push(*faults: Fault, engines: int = 3, ranks: int = 2, send_s: float = 0.001
         launcher = FakeLauncher(Script(faults, send_s=send_s))
         recipe = cluster_recipe(f"site.push_timeout_s={TIMEOUT_S}", f"site.trainers={ranks}")
         trainers = Trainers(
-            [launcher.trainer(r, recipe, None, r, ranks, False) for r in range(ranks)]
+            [launcher.trainer(r, recipe, None, r, ranks, False) for r in range(ranks)], 5.0
         )
         await trainers.start(None)
         remotes = [

@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from backend.receiver import Receiver
 from backend.sender import WAITING_BUCKETS, Sender
-from backend.wire import Layout, Receiver, free_port
+from backend.wire import Layout, free_port
 from scalerl.errors import PushFailed
 
 LONG_S = 60.0  # a timeout that no test may reach

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend.wire import Channel, Layout, Receiver, free_port
+from backend.receiver import Receiver
+from backend.wire import Channel, Layout, free_port
 from scalerl.errors import PushFailed
 
 LONG_S = 60.0  # a timeout that no test may reach

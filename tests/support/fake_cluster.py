@@ -22,7 +22,7 @@ from backend.probe import hidden_states
 from backend.remote import Gone
 from sandbox import vocabulary as words
 from scalerl.batch import TrainBatch
-from scalerl.errors import PushFailed
+from scalerl.errors import GeneratorLost, PushFailed
 from scalerl.metrics import Max, Mean, Metric, Sum, ratio_stats
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
@@ -122,8 +122,10 @@ class FakeRemote:
             task.add_done_callback(lambda done: self._open.pop(done, None))
         return self._result(future)
 
-    def begin(self, method: str, *args: Any) -> Callable[[], Any]:
-        def wait() -> Any:
+    def begin(self, method: str, *args: Any) -> Callable[[float], Any]:
+        def wait(seconds: float) -> Any:
+            if self.hung:
+                raise GeneratorLost(f"{self.name} did not answer to {method!r} for {seconds:g} s")
             answer = self._do(method, args)
             try:
                 answer.send(None)
@@ -406,6 +408,7 @@ class FakeTrainer:
         return head(seed, rows, self.version).tolist()
 
     async def save(self, folder: Path) -> None:
+        assert folder.is_absolute()  # the real ones are in another directory
         folder.mkdir(exist_ok=True)
         (folder / f"rank-{self.rank}.json").write_text(json.dumps(self.version))
 

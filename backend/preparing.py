@@ -1,0 +1,43 @@
+"""Before anything is started: what must fit together, and the recipe as the actors need it."""
+
+from pathlib import Path
+
+from backend.completing import Marks
+from scalerl.errors import InputError
+from scalerl.recipe import CustomLoss, Recipe
+from scalerl.site import Cluster
+from scalerl.task import Task
+
+
+def for_actors(recipe: Recipe, device: str) -> Recipe:
+    """The recipe as actors need it, which work in another directory: the device chosen, a loss by its whole path."""
+    values = recipe.model_dump()
+    values["site"]["device"] = device
+    if isinstance(recipe.loss, CustomLoss):
+        place, _, function = recipe.loss.function.rpartition(":")
+        if place.endswith(".py"):
+            values["loss"]["function"] = f"{Path(place).resolve()}:{function}"
+    return Recipe.model_validate(values)
+
+
+def check_fit(site: Cluster, task: Task, marks: Marks) -> None:
+    """Say what does not fit together before anything is started.
+
+    Raises:
+        InputError: marks that are not the task's, a prompt that is too long, too few prompts.
+    """
+    if (task.eos_id, task.think_close_id) != (marks.eos_id, marks.close_id):
+        raise InputError(
+            f"task {task.name!r} ends thinking with token {task.think_close_id} and a completion with {task.eos_id}, "
+            f"the policy's tokenizer with {marks.close_id} and {marks.eos_id}"
+        )
+    longest = max(len(p.token_ids) for split in task.splits for p in task.prompts(split))
+    if longest > site.prompt_tokens:
+        raise InputError(
+            f"site.prompt_tokens = {site.prompt_tokens}: a prompt of task {task.name!r} has {longest}"
+        )
+    asked, have = site.evaluation.prompts, len(task.prompts("validation"))
+    if asked > have:
+        raise InputError(
+            f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
+        )
