@@ -26,7 +26,11 @@ from scenarios.scenario import plan
 from scenarios.worlds import open_world
 
 UPDATES = 24
-SETTINGS = [f"site.updates={UPDATES}", "site.evaluation.every_updates=12"]
+SETTINGS = [
+    f"site.updates={UPDATES}",
+    "site.evaluation.every_updates=12",
+    "site.sequences_per_generator=128",  # full steps, as an engine on a cluster takes them
+]
 PAUSE_STEPS, PAUSE_SHARE, THROUGHPUT = 2.0, 0.03, 0.9  # the bars
 MEMORY, SLOWER = 0.2, 1.7
 

@@ -36,7 +36,7 @@ COMMON = (
 )
 WORLDS = {
     "sandbox": ("site.device=cpu", "site.hardware.train_efficiency=0.002"),
-    "cpu-cluster": ("site.dtype=float32",),
+    "cpu-cluster": ("site.dtype=float32", "site.sequences_per_generator=128"),
 }
 
 

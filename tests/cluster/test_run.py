@@ -49,13 +49,14 @@ def test_the_lag_never_passes_k(run: ClusterRun) -> None:
 
 
 def test_completions_span_versions(run: ClusterRun) -> None:
-    """Pushes come in mid-generation: some of what waits in the last checkpoint was begun by one, ended by another."""
+    """Pushes come in mid-generation: batches hold tokens of the newest version in completions that older ones began."""
+    batches = [event for event in run.of("update") if event["stale_kv_kl"] is not None]
     [checkpoint] = (run.folder / "checkpoints").iterdir()
     finished = json.loads((checkpoint / "loop.json").read_text())["state"]["finished"]
     versions = [c["version"] for row in finished for c in row["group"]["completions"]]
-    spanning = [version for version in versions if version[0] != version[-1]]
-    print(f"{len(spanning)} of {len(versions)} completions span versions")
-    assert len(spanning) >= 10
+    spanning = sum(version[0] != version[-1] for version in versions)
+    print(f"in {len(batches)} of {UPDATES} batches; of those that wait, {spanning} of {len(versions)}")
+    assert len(batches) >= 5
     assert all(version == sorted(version) for version in versions)
 
 
@@ -91,9 +92,7 @@ def test_the_screens_read_it(run: ClusterRun, size: tuple[int, int]) -> None:
 
 
 def test_nothing_is_left_behind(run: ClusterRun) -> None:
-    assert (
-        len(run.seen) >= 12
-    )  # Ray's own, five actors, an engine core and a worker for three of them
+    assert len(run.seen) >= 8  # five actors, and an engine core for three of them
     assert run.left_over() == []
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "checkpoints", "events.jsonl", "lock", "recipe.toml",

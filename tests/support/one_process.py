@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -44,18 +43,17 @@ class OneProcess:
     def __init__(self, spec: EngineSpec) -> None:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-            arguments = EngineArgs(**spec.arguments(), distributed_executor_backend="uni")
-            self.llm = LLMEngine.from_engine_args(arguments)
+        self.llm = LLMEngine.from_engine_args(EngineArgs(**spec.arguments()))
         ALIVE.append(self.llm)
         self.steps = 0
         self.cached: dict[str, int] = {}  # tokens that a request found in the prefix cache
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._stepping: asyncio.Task[None] | None = None
 
-    async def generate(self, request: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
-        self.llm.add_request(request_id, request, params)
+    async def generate(
+        self, request: Any, params: Any, request_id: str, *, priority: int
+    ) -> AsyncIterator[Any]:
+        self.llm.add_request(request_id, request, params, priority=priority)
         self._waiting[request_id] = asyncio.get_running_loop().create_future()
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step())
