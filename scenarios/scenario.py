@@ -1,5 +1,6 @@
 """Scenarios: questions one can run. A question has arms (recipes with overrides), a site and seeds."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,8 @@ def _named(name: str) -> Scenario:
         if "arms" in values:
             return _scenario(path)
         label = str(values.get("name", path.stem))
+        if not re.match(NAME, label):  # a recipe may be called anything, a folder may not
+            label = re.sub(r"[^\w.-]+|^[.-]+", "_", label) or path.stem
         return Scenario(name=label, question=_comment(path), arms={label: Arm(recipe=name)})
     if not (path := RECIPES / f"{name}.toml").is_file():
         raise unknown("scenario or recipe", name, names())

@@ -55,7 +55,9 @@ def test_completions_span_versions(run: ClusterRun) -> None:
     finished = json.loads((checkpoint / "loop.json").read_text())["state"]["finished"]
     versions = [c["version"] for row in finished for c in row["group"]["completions"]]
     spanning = sum(version[0] != version[-1] for version in versions)
-    print(f"in {len(batches)} of {UPDATES} batches; of those that wait, {spanning} of {len(versions)}")
+    print(
+        f"in {len(batches)} of {UPDATES} batches; of those that wait, {spanning} of {len(versions)}"
+    )
     assert len(batches) >= 5
     assert all(version == sorted(version) for version in versions)
 

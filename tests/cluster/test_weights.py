@@ -117,8 +117,9 @@ def test_a_new_request_never_begins_on_keys_of_older_weights(float32: Fed) -> No
 def test_without_the_salt_it_would(float32: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = float32.llm.generate
 
-    def unsalted(request: dict[str, Any], *arguments: Any) -> AsyncIterator[Any]:
-        return generate({"prompt_token_ids": request["prompt_token_ids"]}, *arguments)
+    def unsalted(request: dict[str, Any], *arguments: Any, priority: int) -> AsyncIterator[Any]:
+        prompt = {"prompt_token_ids": request["prompt_token_ids"]}
+        return generate(prompt, *arguments, priority=priority)
 
     monkeypatch.setattr(float32.llm, "generate", unsalted)
 

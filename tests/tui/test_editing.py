@@ -35,7 +35,7 @@ def test_every_knob_of_the_kinds_chosen_and_no_other() -> None:
     assert keys[:5] == ["name", "loss.kind", "loss.eps_max", "aggregation", "advantage"]
     assert keys.index("seed") < keys.index("site.name") < keys.index("site.hardware.name")
     assert keys[-1] == "site.hardware.push_s"
-    assert "site.kind" not in keys  # there is only one
+    assert "site.kind" not in keys  # another kind is another file
     assert "loss.clip_low" not in keys and len(set(keys)) == len(keys)
 
 

@@ -80,10 +80,17 @@ class Draft:
     # --- reading ---
 
     def rows(self) -> list[Knob]:
-        """Every knob of the kinds chosen now, in the order of the schema: the algorithm, then the site."""
+        """Every knob of the kinds chosen now, in the order of the schema: the algorithm, then the site.
+
+        What kind of site it is cannot be turned: another kind is another file (`--on`).
+        """
         old = {leaf.key: leaf for leaf in leaves(Recipe, self._parent)}
         found = (self._knob(leaf, old.get(leaf.key)) for leaf in leaves(Recipe, self._values))
-        return [knob for knob in found if knob.choices is None or len(knob.choices) > 1]
+        return [
+            knob
+            for knob in found
+            if knob.key != "site.kind" and (knob.choices is None or len(knob.choices) > 1)
+        ]
 
     def knob(self, key: str) -> Knob:
         """One of `rows`; KeyError if no such knob is shown now."""
