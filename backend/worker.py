@@ -23,7 +23,6 @@ class WeightsOfWorker:
     weights_receiver: Receiver
     weights_pinned: dict[int, tuple[int, Tensor]]
     weights_trace: list[float]
-    weights_pushed: list[int]
     weights_timeout_s: float
 
     def weights_alive(self: Any) -> bool:
@@ -52,10 +51,7 @@ class WeightsOfWorker:
         Raises:
             PushFailed: it has not arrived whole.
         """
-        buffer = self.weights_receiver.finish(version, self.weights_timeout_s)
-        if hasattr(self, "weights_trace") and self.model_runner.input_batch.num_reqs:
-            self.weights_pushed.append(len(self.weights_trace))
-        self._weights_load(buffer)
+        self._weights_load(self.weights_receiver.finish(version, self.weights_timeout_s))
 
     def weights_pin(self: Any, version: int, handle: int) -> None:
         """Keep what has been received in host memory, under a handle, and go on with the weights that are loaded."""
@@ -109,7 +105,7 @@ class WeightsOfWorker:
 
     def weights_watch(self: Any) -> None:
         """Note when each step begins, from now on: what a benchmark of pauses needs."""
-        self.weights_trace, self.weights_pushed = [], []
+        self.weights_trace = []
         execute = self.model_runner.execute_model
 
         def noted(*args: Any, **options: Any) -> Any:
@@ -118,8 +114,6 @@ class WeightsOfWorker:
 
         self.model_runner.execute_model = noted
 
-    def weights_steps(self: Any) -> tuple[list[float], list[int]]:
-        """When the steps since `weights_watch` began, by the machine's monotonic clock, and before which of them
-        weights were applied while requests were running.
-        """
-        return self.weights_trace, self.weights_pushed
+    def weights_steps(self: Any) -> list[float]:
+        """When the steps since `weights_watch` began, by the machine's monotonic clock."""
+        return self.weights_trace

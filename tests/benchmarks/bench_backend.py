@@ -79,14 +79,11 @@ async def _engines(folder: Path) -> dict[str, Any]:
     finally:
         log.close()
         await close()
-    gaps_s = [np.diff(times) for times, _ in steps]
+    gaps_s = [np.diff(times) for times in steps]
     step_s = float(np.median(np.concatenate(gaps_s)))
-    # the gap between the steps around a push, less a step; of pushes that came while something was running
+    # from the wish to pause until generation goes on: the step under way is in it, so it is an upper bound
     pauses = [
-        float(gaps[i - 1]) - step_s
-        for gaps, (_, pushed) in zip(gaps_s, steps, strict=True)
-        for i in pushed
-        if 1 <= i <= len(gaps)
+        p for a, b in zip(after, before, strict=True) for p in a["pauses_s"][len(b["pauses_s"]) :]
     ]
     updates = [e for e in read_events(folder / "events.jsonl") if e["kind"] == "update"]
     return {
@@ -96,7 +93,6 @@ async def _engines(folder: Path) -> dict[str, Any]:
         "pause_ms": 1e3 * median(pauses),
         "pause_ms_worst": 1e3 * max(pauses),
         "pause_steps": median(pauses) / step_s,
-        "pushes_while_running": float(len(pauses)),
         "pause_share": sum(pauses) / (len(remotes) * wall_s),
         "tokens_per_cpu_s_in_the_loop": inside,
         "tokens_per_cpu_s_alone": alone,
