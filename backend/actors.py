@@ -14,11 +14,12 @@ from backend.engine import Engine, EngineSpec
 from backend.wire import free_port
 from scalerl.batch import TrainBatch
 from scalerl.errors import GeneratorLost
-from scalerl.length import draw_limit, thinking_limits
+from scalerl.length import draw_limits
 from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
-from scalerl.task import Task
+from scalerl.task import Prompt, Task
+from scalerl.world import Handle
 
 
 class EngineActor:
@@ -118,26 +119,24 @@ class EvaluatorActor(EngineActor):
 
     async def evaluate(self, handle: int, version: int, sets: Sequence[str]) -> list[list[int]]:
         """Passes of each prompt of each set, by pinned weights, which are kept until all is counted."""
+        recipe = self.engine.spec.recipe
         async with self._one_at_a_time:
             with self._named():
                 await self.engine.load_pinned(handle, version)
                 passes = [
-                    await self._passes(handle, place, name) for place, name in enumerate(sets)
+                    await self._passes(Handle(handle, version).seed(recipe.seed, place), name)
+                    for place, name in enumerate(sets)
                 ]
         return passes
 
-    async def _passes(self, handle: int, place: int, name: str) -> list[int]:
+    async def _passes(self, seed: int, name: str) -> list[int]:
         spec = self.engine.spec
-        site, recipe = spec.site, spec.recipe
-        limits = thinking_limits(recipe.length, site.thinking_tokens)
-        seed = (1 << 40) + (recipe.seed << 20) + 8 * handle + place  # never one of training's
+        site, length = spec.site, spec.recipe.length
+        rows = range(site.evaluation.completions)
 
-        async def of(number: int, prompt: Any) -> int:
-            drawn = [
-                None if limits is None else draw_limit(limits, seed, number, row)
-                for row in range(site.evaluation.completions)
-            ]
-            completions = await self.engine.completions(prompt.token_ids, drawn)
+        async def of(number: int, prompt: Prompt) -> int:
+            limits = draw_limits(length, site.thinking_tokens, seed, number, rows)
+            completions = await self.engine.completions(prompt.token_ids, limits)
             return sum(self.task.verify(prompt, completion.token_ids) for completion in completions)
 
         prompts = list(self.task.prompts(name))[: site.evaluation.prompts]

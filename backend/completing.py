@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, first_line
 from scalerl.rollout import Completion
 
 
@@ -32,7 +32,7 @@ class Marks:
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError) as error:
-            said = (str(error).splitlines() or [""])[0]
+            said = first_line(error)
             raise InputError(f"cannot load the tokenizer in {folder}: {said}") from error
         closing = tokenizer.encode(close, add_special_tokens=False)
         tokens = tokenizer.encode(phrase, add_special_tokens=False)

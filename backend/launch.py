@@ -14,8 +14,8 @@ from typing import Any
 
 from backend.actors import EvaluatorActor, GeneratorActor, TrainerActor
 from backend.engine import CPU_ENVIRONMENT, ENVIRONMENT, EngineSpec
-from backend.remote import Gone
-from scalerl.errors import GeneratorLost, InputError
+from backend.remote import Gone, silent
+from scalerl.errors import InputError
 from scalerl.site import Cluster
 
 OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass through it
@@ -38,14 +38,8 @@ class RayActor:
         return self._result(asyncio.wrap_future(reference.future()))
 
     async def _result(self, future: asyncio.Future[Any]) -> Any:
-        import ray
-
-        try:
+        with self._as_ours():
             return await future
-        except ray.exceptions.RayTaskError as error:
-            raise self._own(error) from None
-        except ray.exceptions.RayActorError as error:
-            raise Gone(self._obituary(error)) from None
 
     def begin(self, method: str, *args: Any) -> Callable[[float], Any]:
         import ray
@@ -53,16 +47,11 @@ class RayActor:
         reference = getattr(self.handle, method).remote(*args)
 
         def wait(seconds: float) -> Any:
-            try:
-                return ray.get(reference, timeout=seconds)
-            except ray.exceptions.GetTimeoutError:
-                raise GeneratorLost(
-                    f"{self._name} did not answer to {method!r} for {seconds:g} s"
-                ) from None
-            except ray.exceptions.RayTaskError as error:
-                raise self._own(error) from None
-            except ray.exceptions.RayActorError as error:
-                raise Gone(self._obituary(error)) from None
+            with self._as_ours():
+                try:
+                    return ray.get(reference, timeout=seconds)
+                except ray.exceptions.GetTimeoutError:
+                    raise silent(self, method, seconds) from None
 
         return wait
 
@@ -72,14 +61,17 @@ class RayActor:
         with suppress(Exception):  # it may be dead already
             ray.kill(self.handle)
 
-    @staticmethod
-    def _own(error: Any) -> BaseException:
-        """What the actor raised."""
-        cause = error.cause
-        return cause if isinstance(cause, Exception) else error
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """What an actor raised as it raised it, and `Gone` for a dead one."""
+        import ray
 
-    def _obituary(self, error: Exception) -> str:
-        return f"{self._name} died ({type(error).__name__})"
+        try:
+            yield
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except ray.exceptions.RayActorError as error:
+            raise Gone(f"{self._name} died ({type(error).__name__})") from None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from backend.sharding import packed_length_B
-from scalerl.errors import InputError
+from scalerl.errors import InputError, first_line
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -208,5 +208,5 @@ def _read(stored: Any, name: str, parameter: Tensor) -> None:
 
 
 def _unloadable(folder: Path, error: Exception) -> InputError:
-    said = (str(error).splitlines() or [""])[0]
+    said = first_line(error)
     return InputError(f"cannot load the policy in {folder}: {type(error).__name__}: {said}")

@@ -6,7 +6,7 @@ from backend.completing import Marks
 from scalerl.errors import InputError
 from scalerl.recipe import CustomLoss, Recipe
 from scalerl.site import Cluster
-from scalerl.task import Task
+from scalerl.task import Task, check_validation
 
 
 def for_actors(recipe: Recipe, device: str) -> Recipe:
@@ -36,8 +36,4 @@ def check_fit(site: Cluster, task: Task, marks: Marks) -> None:
         raise InputError(
             f"site.prompt_tokens = {site.prompt_tokens}: a prompt of task {task.name!r} has {longest}"
         )
-    asked, have = site.evaluation.prompts, len(task.prompts("validation"))
-    if asked > have:
-        raise InputError(
-            f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
-        )
+    check_validation(task, site.evaluation.prompts)

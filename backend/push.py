@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from backend.remote import Gone, Remote
+from backend.remote import Gone, Remote, in_time
 from backend.trainers import Trainers
-from scalerl.errors import GeneratorLost, PushFailed
+from scalerl.errors import GeneratorLost, PushFailed, first_line
 
 ALIVE_S = 5.0  # an engine that answers within this lives
 Finish = Callable[[Remote], Awaitable[Any]]
@@ -62,14 +62,14 @@ class Push:
                 case Gone() | GeneratorLost() | PushFailed():
                     failed[channel] = str(result)
                 case Exception():
-                    failed[channel] = f"{remote.name}: {(str(result).splitlines() or [''])[0]}"
+                    failed[channel] = f"{remote.name}: {first_line(result)}"
                 case BaseException():
                     raise result
         return failed
 
     async def _lives(self, remote: Remote) -> bool:
         try:
-            await asyncio.wait_for(remote.call("version"), ALIVE_S)
+            await in_time(remote, ALIVE_S, "version")
             return True
-        except (TimeoutError, Gone, GeneratorLost):
+        except (Gone, GeneratorLost):
             return False

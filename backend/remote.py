@@ -41,9 +41,12 @@ async def in_time(remote: Remote, seconds: float, method: str, *args: Any) -> An
     try:
         return await asyncio.wait_for(remote.call(method, *args), seconds)
     except TimeoutError:
-        raise GeneratorLost(
-            f"{remote.name} did not answer to {method!r} for {seconds:g} s"
-        ) from None
+        raise silent(remote, method, seconds) from None
+
+
+def silent(remote: Remote, method: str, seconds: float) -> GeneratorLost:
+    """The error for an actor that did not answer."""
+    return GeneratorLost(f"{remote.name} did not answer to {method!r} for {seconds:g} s")
 
 
 class Launcher(Protocol):

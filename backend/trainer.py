@@ -10,7 +10,6 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -27,9 +26,9 @@ from backend.probe import hidden_states
 from backend.sharding import fill_buckets
 from backend.wire import Layout
 from scalerl.batch import TrainBatch
-from scalerl.errors import CheckpointError, InputError
+from scalerl.errors import CheckpointError, InputError, first_line
 from scalerl.logprobs import logits
-from scalerl.metrics import Metric, ratio_stats
+from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.site import Cluster
 from scalerl.update import (
@@ -146,11 +145,6 @@ class Trainer:
         self._fsdp.reshard()
         return found
 
-    def score(self, rows: TrainBatch) -> dict[str, Metric]:
-        """All ranks: KL(trainer || generator) of the trained tokens of this rank's rows, nothing learnt."""
-        ratio_N = np.array([x for ratios in self.log_ratios(rows) for x in ratios])
-        return {"kl": ratio_stats(ratio_N)["kl"]}
-
     @torch.no_grad()
     def head_probe(self, seed: int, rows: int = 8) -> list[list[float]]:
         """All ranks: logits [rows, V] that the head in use makes of `probe.hidden_states`."""
@@ -251,7 +245,7 @@ def _checkpoint(action: Callable[..., Any], state: dict[str, Any], folder: Path)
         action(state, checkpoint_id=folder)
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
-        said = (str(first).splitlines() or [""])[0]
+        said = first_line(first)
         raise CheckpointError(
             f"the checkpoint {folder} cannot be used: {type(first).__name__}: {said}"
         ) from error

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +14,6 @@ from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.errors import GeneratorLost, WorldFailed
 from scalerl.metrics import Mean, Metric, merge_all, ratio_stats
 from scalerl.rollout import Group
-
-T = TypeVar("T")
 
 
 class Trainers:

@@ -24,8 +24,9 @@ from scalerl.errors import (
     EngineMismatch,
     GeneratorLost,
     WorldFailed,
+    first_line,
 )
-from scalerl.length import draw_limit, shaped_reward, thinking_limits
+from scalerl.length import draw_limits, score_group
 from scalerl.metrics import merge_all
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
@@ -186,7 +187,7 @@ class ClusterWorld:
         except (EngineMismatch, WorldFailed):
             raise
         except Exception as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0]
+            said = first_line(error) or type(error).__name__
             self.fleet.replace(slot, f"generator {slot} could not be replaced: {said}")
 
     async def _start_another(self, slot: int) -> None:
@@ -206,23 +207,13 @@ class ClusterWorld:
     # --- generation ---
 
     async def generate(self, prompt: Prompt, n: int, request_id: int, seed: int) -> Group:
-        limits = thinking_limits(self.recipe.length, self.site.thinking_tokens)
-        drawn = [
-            None if limits is None else draw_limit(limits, seed, request_id, row)
-            for row in range(n)
-        ]
-        completions = await self.fleet.generate(prompt.token_ids, drawn)
+        site = self.site
+        limits = draw_limits(self.recipe.length, site.thinking_tokens, seed, request_id, range(n))
+        completions = await self.fleet.generate(prompt.token_ids, limits)
         return Group(request_id, prompt.id, list(prompt.token_ids), completions)
 
     async def score(self, group: Group) -> Group:
-        prompt = self.train[group.prompt_id]
-        budget = self.site.thinking_tokens + self.site.answer_tokens
-        for completion in group.completions:
-            completion.correct = self.task.verify(prompt, completion.token_ids)
-            completion.reward = shaped_reward(
-                completion.correct, completion.length_tokens, self.recipe.length, budget
-            )
-        return group
+        return score_group(group, self.train[group.prompt_id], self.task, self.recipe)
 
     # --- training ---
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from sandbox.model import Cache, Policy
 from sandbox.rows import NEVER, Done, Rows, Sampling
 from scalerl.errors import InputError
-from scalerl.length import draw_limit, thinking_limits
+from scalerl.length import draw_limits
 from scalerl.logprobs import logits
 from scalerl.rollout import Completion
 from scalerl.task import Prompt, Task
@@ -43,10 +43,11 @@ class Decoder:
         """Completions `indices` of a request, which begin at the next step."""
         stream = np.random.Generator(np.random.Philox(key=[seed, key]))
         uniform_GT = stream.random((indices.stop, self.longest), dtype=np.float32)
-        limits = thinking_limits(self.sampling.length, self.sampling.thinking_tokens)
-        for index in indices:
-            limit = NEVER if limits is None else draw_limit(limits, seed, key, index)
-            self.rows.add(key, index, place, len(prompt.token_ids), limit, uniform_GT[index])
+        sampling, length = self.sampling, len(prompt.token_ids)
+        limits = draw_limits(sampling.length, sampling.thinking_tokens, seed, key, indices)
+        for index, limit in zip(indices, limits, strict=True):
+            limit = NEVER if limit is None else limit
+            self.rows.add(key, index, place, length, limit, uniform_GT[index])
         self.prompts[key] = prompt
         self._new += len(indices)
 

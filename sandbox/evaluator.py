@@ -13,11 +13,10 @@ from sandbox.model import Policy
 from sandbox.rows import Sampling
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase
-from scalerl.errors import InputError
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
 from scalerl.site import Sandbox
-from scalerl.task import Prompt, Task
+from scalerl.task import Prompt, Task, check_validation
 from scalerl.world import EvalResult, Handle
 
 
@@ -29,11 +28,7 @@ class Evaluator:
         self.seed, self.site = recipe.seed, recipe.site
         self.task, self.policy, self.sampling = task, policy, sampling
         self.clock = VirtualClock()
-        asked, have = self.site.evaluation.prompts, len(task.prompts("validation"))
-        if asked > have:
-            raise InputError(
-                f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
-            )
+        check_validation(task, self.site.evaluation.prompts)
         self.pinned: dict[int, dict[str, torch.Tensor]] = {}
         # under way: when it ends, and with what
         self.due: dict[int, tuple[float, list[EvalResult]]] = {}
@@ -74,9 +69,7 @@ class Evaluator:
                 len(prompts) * k,
                 max(len(p.token_ids) for p in prompts),
             )
-            # Fresh random numbers for every evaluation, and none that training uses: noise must not repeat.
-            seed = (1 << 40) + (self.seed << 20) + 8 * handle.id + place
-            completions = sample_all(decoder, prompts, k, seed)
+            completions = sample_all(decoder, prompts, k, handle.seed(self.seed, place))
             passes = [
                 sum(self.task.verify(p, c.token_ids) for c in group)
                 for p, group in zip(prompts, completions, strict=True)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, first_line
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,7 @@ def load_policy(folder: Path, device: torch.device | str = "cpu") -> Policy:
         policy = Policy(ModelConfig(**{name: text[name] for name in fields}))
         policy.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, KeyError, RuntimeError, AttributeError, SafetensorError) as error:
-        said = (str(error).splitlines() or [""])[0]
         raise InputError(
-            f"cannot load the policy in {folder}: {type(error).__name__}: {said}"
+            f"cannot load the policy in {folder}: {type(error).__name__}: {first_line(error)}"
         ) from error
     return policy.to(device)

@@ -19,8 +19,8 @@ from sandbox.vocabulary import PAD, WORDS
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role
-from scalerl.errors import CheckpointError, InputError
-from scalerl.length import shaped_reward
+from scalerl.errors import CheckpointError, InputError, first_line
+from scalerl.length import score_group
 from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
@@ -102,14 +102,7 @@ class SandboxWorld:
         return await self.pool.generate(prompt, n, request_id, seed)
 
     async def score(self, group: Group) -> Group:
-        prompt = self.train[group.prompt_id]
-        budget = self.site.thinking_tokens + self.site.answer_tokens
-        for completion in group.completions:
-            completion.correct = self.task.verify(prompt, completion.token_ids)
-            completion.reward = shaped_reward(
-                completion.correct, completion.length_tokens, self.recipe.length, budget
-            )
-        return group
+        return score_group(group, self.train[group.prompt_id], self.task, self.recipe)
 
     async def update(self, groups: Sequence[Group]) -> UpdateStats:
         batch = RolloutBatch.from_groups(groups).to(self.device)
@@ -207,8 +200,9 @@ class SandboxWorld:
             self.evaluator.restore(folder, state["evaluator"])
             self._phases = [Phase(**phase) for phase in state["phases"]]
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-            said = (str(error).splitlines() or [""])[0]
-            raise CheckpointError(f"cannot read the checkpoint {folder}: {said}") from error
+            raise CheckpointError(
+                f"cannot read the checkpoint {folder}: {first_line(error)}"
+            ) from error
 
     async def close(self) -> None:
         self._worker.shutdown()

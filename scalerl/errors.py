@@ -5,6 +5,11 @@ class ScaleRLError(Exception):
     """Base of every error that a person is meant to read; the command line prints it without a traceback."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; empty if it says nothing."""
+    return (str(error).splitlines() or [""])[0]
+
+
 class InputError(ScaleRLError):
     """A recipe, site, scenario, file or argument that cannot be used: exit status 2."""
 

@@ -1,8 +1,11 @@
 """Length control: where thinking is cut, when a completion is truncated, and what too long a completion costs."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
-from scalerl.recipe import Interruption, Length, NoLengthControl, OverlongPenalty
+from scalerl.recipe import Interruption, Length, NoLengthControl, OverlongPenalty, Recipe
+from scalerl.rollout import Group
+from scalerl.task import Prompt, Task
 
 
 def thinking_limits(length: Length, thinking_tokens: int) -> tuple[int, int] | None:
@@ -24,6 +27,14 @@ def draw_limit(limits: tuple[int, int], seed: int, request_id: int, row: int) ->
     return low + int.from_bytes(digest, "big") % (high - low + 1)
 
 
+def draw_limits(
+    length: Length, thinking_tokens: int, seed: int, request_id: int, rows: Iterable[int]
+) -> list[int | None]:
+    """`draw_limit` for rows of a request; None for each where thinking is not interrupted."""
+    limits = thinking_limits(length, thinking_tokens)
+    return [None if limits is None else draw_limit(limits, seed, request_id, row) for row in rows]
+
+
 def overlong_penalty(length_tokens: int, *, max_tokens: float, cache_tokens: float) -> float:
     """clip((L_max - length) / L_cache - 1, -1, 0): 0 up to L_max - L_cache, -1 from L_max on.
 
@@ -43,3 +54,15 @@ def shaped_reward(correct: bool, length_tokens: int, length: Length, budget_toke
             )
         case _:
             return 1.0
+
+
+def score_group(group: Group, prompt: Prompt, task: Task, recipe: Recipe) -> Group:
+    """Fill in correctness and reward of every completion, by the task's verifier and the recipe's length control."""
+    assert recipe.site is not None
+    budget = recipe.site.thinking_tokens + recipe.site.answer_tokens
+    for completion in group.completions:
+        completion.correct = task.verify(prompt, completion.token_ids)
+        completion.reward = shaped_reward(
+            completion.correct, completion.length_tokens, recipe.length, budget
+        )
+    return group

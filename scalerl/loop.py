@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.curriculum import rejected
-from scalerl.errors import CurriculumExhausted, GeneratorLost, RunFailed, StalenessViolation
+from scalerl.errors import (
+    CurriculumExhausted,
+    GeneratorLost,
+    RunFailed,
+    StalenessViolation,
+    first_line,
+)
 from scalerl.events import EventLog
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
@@ -87,7 +93,7 @@ class Loop:
                 with suppress(OSError):  # the log may be what cannot be written
                     self.emit("fault", cause=cannot_write(cause), error=type(cause).__name__)
                 raise RunFailed(cannot_write(cause)) from cause
-            said = (str(cause).splitlines() or [""])[0]
+            said = first_line(cause)
             self.emit("fault", cause=said, error=type(cause).__name__)
             raise RunFailed(f"{type(cause).__name__}: {said}") from cause
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scalerl.errors import TaskError
+from scalerl.errors import InputError, TaskError
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class Task(Protocol):
         ...
 
     def to_text(self, token_ids: Sequence[int]) -> str: ...
+
+
+def check_validation(task: Task, asked: int) -> None:
+    """Raise InputError unless the validation split has so many prompts."""
+    if asked > (have := len(task.prompts("validation"))):
+        raise InputError(
+            f"site.evaluation.prompts = {asked}: task {task.name!r} has {have} validation prompts"
+        )
 
 
 def check_task(task: Task, *, sample: int = 50) -> None:

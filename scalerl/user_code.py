@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, first_line
 
 
 def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def place_and_text(error: BaseException) -> tuple[str, str]:
     """FILE:LINE where a user's function failed ("" if nowhere), and the first line of what the error says."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return place, (str(error).splitlines() or [""])[0]
+    return place, first_line(error)
 
 
 def _load_file(path: Path) -> Any:

@@ -58,6 +58,10 @@ class Handle:
     id: int
     version: int
 
+    def seed(self, run_seed: int, place: int) -> int:
+        """Of set number `place`: fresh random numbers for every evaluation, and none that training uses."""
+        return (1 << 40) + (run_seed << 20) + 8 * self.id + place
+
 
 @dataclass(frozen=True)
 class EvalResult:

@@ -42,38 +42,42 @@ def bare(
         run("tiny")
 
 
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="e.g. loss.eps_max=4")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."),
+]
+ArmName = Annotated[
+    str | None, typer.Option("--arm", metavar="ARM", help="Only this arm of the scenario.")
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
+    ),
+]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Import the Python functions that the recipe names.")
+]
+
+
 @app.command("run")
 def run_command(
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME_OR_FILE", help="A scenario, a recipe, or a .toml file."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="e.g. loss.eps_max=4")
-    ] = None,
+    overrides: Overrides = None,
     on: Annotated[
         str | None,
         typer.Option("--on", metavar="SITE", help="Where it runs: a site or a .toml file."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."
-        ),
-    ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="ARM", help="Only this arm of the scenario.")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
-        ),
-    ] = None,
-    allow_code: Annotated[
-        bool,
-        typer.Option("--allow-code", help="Import the Python functions that the recipe names."),
-    ] = False,
+    out: Out = None,
+    arm: ArmName = None,
+    seeds: Seeds = None,
+    allow_code: AllowCode = False,
     list_: Annotated[bool, typer.Option("--list", help="List what can be run by name.")] = False,
     leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
     as_json: Json = False,
@@ -102,31 +106,14 @@ def cluster_command(
     name: Annotated[
         str, typer.Argument(metavar="NAME_OR_FILE", help="A scenario, a recipe, or a .toml file.")
     ],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="e.g. site.updates=100")
-    ] = None,
+    overrides: Overrides = None,
     on: Annotated[
         str, typer.Option("--on", metavar="SITE", help="A cluster site or a .toml file.")
     ] = "cpu-cluster",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Run folder; an unfinished run in it is resumed."
-        ),
-    ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="ARM", help="Only this arm of the scenario.")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
-        ),
-    ] = None,
-    allow_code: Annotated[
-        bool,
-        typer.Option("--allow-code", help="Import the Python functions that the recipe names."),
-    ] = False,
+    out: Out = None,
+    arm: ArmName = None,
+    seeds: Seeds = None,
+    allow_code: AllowCode = False,
     as_json: Json = False,
 ) -> None:
     """Run it on a cluster site: vLLM generators and FSDP2 trainers, launched on Ray."""

@@ -1,4 +1,7 @@
-"""The shared loop over the cluster's world, on fake engines and trainers: whole runs, and every way to fail."""
+"""The shared loop over the cluster's world, on fake engines and trainers: whole runs, and every way to fail.
+
+Longer than most: each test is a few lines around one player, and they are read together.
+"""
 
 import asyncio
 import gc

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scalerl.events import evaluations, read_events, surviving
+from scalerl.events import evaluations, read_events
 
 SEEDS = (0, 1, 2)
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
@@ -80,7 +80,7 @@ def curves(world: str, seed: int, folder: Path) -> tuple[list[float], str, float
         [str(SCALERL), "run", "scalerl", *settings, "--on", world, "--out", str(out)],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    events = list(surviving(read_events(out / "events.jsonl")))
+    events = read_events(out / "events.jsonl")
     lags = [event["lag_tokens"] for event in events if event["kind"] == "update"]
     tokens = sum(map(sum, lags))
     lag = sum(i * n for each in lags for i, n in enumerate(each)) / tokens

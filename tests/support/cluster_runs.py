@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from scalerl.events import Event, read_events, surviving
+from scalerl.events import Event, read_events
 
-START_S, STOP_S = 300.0, 90.0
+START_S = 300.0
 SCALERL = Path(sys.executable).parent / "scalerl"
 
 
@@ -49,7 +49,7 @@ class ClusterRun:
     def events(self) -> list[Event]:
         """Of the surviving timeline."""
         log = self.folder / "events.jsonl"
-        return list(surviving(read_events(log))) if log.exists() else []
+        return read_events(log) if log.exists() else []
 
     def of(self, kind: str) -> list[Event]:
         return [event for event in self.events if event["kind"] == kind]

@@ -1,6 +1,7 @@
 """A cluster in this process: engines and trainer ranks without vLLM, FSDP2 and Ray, slow by milliseconds.
 
 The weights of a version are its number. Log-probs, logits and passes follow from the weights that an actor really has.
+One file, since a fault of one actor is seen in what the others then do.
 """
 
 import asyncio
