@@ -4,6 +4,7 @@ Plain classes: Ray wraps them in `backend.launch`, tests call them as they are.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,24 @@ from scalerl.task import Prompt, Task
 from scalerl.world import Handle
 
 
-class EngineActor:
+class Actor:
+    """A process of its own, where Ray puts it."""
+
+    def keep_to(self, half: int) -> None:
+        """Keep this process, and what it starts, to the lower (0) or upper (1) half of its cores.
+
+        Beside trainers on the same cores an engine finds its caches emptied at every turn: a decode step of the same
+        requests then takes a fifth more of CPU time.
+        """
+        if not hasattr(os, "sched_setaffinity"):  # only Linux binds to cores
+            return
+        cores = sorted(os.sched_getaffinity(0))
+        middle = len(cores) // 2
+        for thread in os.listdir("/proc/self/task") if middle else []:
+            os.sched_setaffinity(int(thread), cores[middle:] if half else cores[:middle])
+
+
+class EngineActor(Actor):
     """An engine and its channel to the trainers."""
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -143,7 +161,7 @@ class EvaluatorActor(EngineActor):
         return await asyncio.gather(*(of(number, prompt) for number, prompt in enumerate(prompts)))
 
 
-class TrainerActor:
+class TrainerActor(Actor):
     """One trainer rank, and the channels to the engines that it feeds."""
 
     def __init__(

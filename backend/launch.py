@@ -156,6 +156,8 @@ class RayLauncher:
             "runtime_env": {"env_vars": environment},
         }
         handle = ray.remote(kind).options(**options).remote(*args)
+        if cpu:
+            handle.keep_to.remote(1 if kind is TrainerActor else 0)
         actor = RayActor(name, handle)
         self._actors.append(actor)
         return actor

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,13 +21,13 @@ import torch
 
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
-from scalerl.events import EventLog, read_events
-from scalerl.loop import Loop
+from scalerl.events import Event, EventLog, read_events
+from scalerl.loop import Control, Loop
 from scalerl.state import LoopState
 from scenarios.scenario import plan
 from scenarios.worlds import open_world
 
-UPDATES = 24
+UPDATES, BLOCK = 24, 6
 SETTINGS = [
     f"site.updates={UPDATES}",
     "site.evaluation.every_updates=12",
@@ -36,7 +38,10 @@ MEMORY, SLOWER = 0.2, 1.7
 
 
 def engines() -> dict[str, Any]:
-    """A run on cpu-cluster, watched; then the same requests on the same engines without trainers."""
+    """A run on cpu-cluster in blocks of updates; after each, its requests again on the same engines, without trainers.
+
+    Turn about, so that a machine that grows faster or slower meanwhile does so for both.
+    """
     with tempfile.TemporaryDirectory() as name:
         return asyncio.run(_engines(Path(name)))
 
@@ -45,80 +50,113 @@ async def _engines(folder: Path) -> dict[str, Any]:
     recipe = plan("tiny", SETTINGS, site="cpu-cluster")[0].recipe
     world: Any = open_world(recipe, folder=folder, tell=print)
     close, world.close = world.close, _nothing
-    requests: dict[int, list[Any]] = defaultdict(list)  # by the version that was out: a burst each
-    generate = world.fleet.generate
-
-    async def noted(prompt: Any, limits: Any) -> Any:
-        requests[world.version].append((prompt, limits))
-        return await generate(prompt, limits)
-
-    start = world.start
-
-    async def watched() -> None:
-        await start()
-        remotes.extend(member.remote for member in world.fleet.members.values())
-        for remote in remotes:
-            await remote.call("call", "weights_watch")
-        before.extend([await remote.call("stats") for remote in remotes])
-        world.fleet.generate = noted
-
-    remotes: list[Any] = []
-    before: list[dict[str, Any]] = []
-    world.start = watched
+    await world.start()
+    world.start = _nothing
     state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))
-    log = EventLog(folder / "events.jsonl")
+    control = Control()
+
+    def stop(event: Event) -> None:
+        control.stop |= event["kind"] == "update" and event["update"] % BLOCK == 0
+
+    log = EventLog(folder / "events.jsonl", stop)
+    watched = Watched(world)
     try:
-        loop = Loop(recipe, world, state, log)
-        await loop.run()
-        after = [await remote.call("stats") for remote in remotes]
-        steps = [await remote.call("call", "weights_steps") for remote in remotes]
-        wall_s = world.clock.now()
-        inside = _tokens_per_cpu_s(before, after)
-        world.fleet.generate = generate
-        alone = await _alone(world, remotes, requests)
+        await watched.begin()
+        while state.updates < UPDATES:
+            control.stop = False
+            async with watched.loop():
+                await Loop(recipe, world, state, log, control=control).run()
+            await watched.again()
     finally:
         log.close()
         await close()
-    gaps_s = [np.diff(times) for times in steps]
-    step_s = float(np.median(np.concatenate(gaps_s)))
-    # from the wish to pause until generation goes on: the step under way is in it, so it is an upper bound
-    pauses = [
-        p for a, b in zip(after, before, strict=True) for p in a["pauses_s"][len(b["pauses_s"]) :]
-    ]
     updates = [e for e in read_events(folder / "events.jsonl") if e["kind"] == "update"]
-    return {
-        "wall_s": wall_s,
-        "update_s": median(np.diff([e["clock"] for e in updates])),
-        "step_ms": 1e3 * step_s,
-        "pause_ms": 1e3 * median(pauses),
-        "pause_ms_worst": 1e3 * max(pauses),
-        "pause_steps": median(pauses) / step_s,
-        "pause_share": sum(pauses) / (len(remotes) * wall_s),
-        "tokens_per_cpu_s_in_the_loop": inside,
-        "tokens_per_cpu_s_alone": alone,
-        "throughput": inside / alone,
-    }
+    update_s = median(np.diff([e["clock"] for e in updates]))
+    return {"update_s": update_s} | watched.figures()
+
+
+class Watched:
+    """The engines of a world, in the loop and alone."""
+
+    def __init__(self, world: Any) -> None:
+        self.world, self.wall_s = world, 0.0
+        self.remotes = [member.remote for member in world.fleet.members.values()]
+        self.pauses_s: list[float] = []
+        self.steps_s: list[float] = []  # from one step of an engine to its next, in the loop
+        self.spent = {"loop": np.zeros(2), "alone": np.zeros(2)}  # tokens and CPU-seconds
+        self._generate = world.fleet.generate
+        self._seen = [0] * len(self.remotes)
+
+    async def begin(self) -> None:
+        for remote in self.remotes:
+            await remote.call("call", "weights_watch")
+
+    @asynccontextmanager
+    async def loop(self) -> AsyncIterator[None]:
+        """The body runs the loop; its requests are noted."""
+        self._requests: dict[int, list[Any]] = defaultdict(list)  # by version: a burst each
+        self._running: list[asyncio.Future[Any]] = []
+
+        async def noted(prompt: Any, limits: Any) -> Any:
+            self._requests[self.world.version].append((prompt, limits))
+            running = asyncio.ensure_future(self._generate(prompt, limits))
+            self._running.append(running)
+            return await asyncio.shield(running)
+
+        self.world.fleet.generate = noted
+        await self._steps()
+        before, began_s = await self._stats(), self.world.clock.now()
+        yield
+        after = await self._stats()
+        self.wall_s += self.world.clock.now() - began_s
+        self._add("loop", before, after)
+        # from the wish to pause until generation goes on: the step under way is in it, so it is an upper bound
+        for a, b in zip(after, before, strict=True):
+            self.pauses_s += a["pauses_s"][len(b["pauses_s"]) :]
+        for times in await self._steps():
+            self.steps_s += np.diff(times).tolist()
+        await asyncio.gather(*self._running)  # what the end of the loop left behind
+
+    async def again(self) -> None:
+        """The same requests, burst after burst, with nothing beside them."""
+        before = await self._stats()
+        for burst in self._requests.values():
+            await asyncio.gather(*(self._generate(*request) for request in burst))
+        self._add("alone", before, await self._stats())
+
+    async def _stats(self) -> list[dict[str, Any]]:
+        return [await remote.call("stats") for remote in self.remotes]
+
+    async def _steps(self) -> list[list[float]]:
+        """When each engine's steps since the last call began."""
+        steps = [await remote.call("call", "weights_steps") for remote in self.remotes]
+        new = [times[seen:] for times, seen in zip(steps, self._seen, strict=True)]
+        self._seen = [len(times) for times in steps]
+        return new
+
+    def _add(self, where: str, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+        """Of all engines together, their probes and pushes included."""
+        for a, b in zip(after, before, strict=True):
+            self.spent[where] += (a["tokens"] - b["tokens"], a["cpu_s"] - b["cpu_s"])
+
+    def figures(self) -> dict[str, Any]:
+        step_s = median(self.steps_s)
+        rate = {where: float(tokens / cpu_s) for where, (tokens, cpu_s) in self.spent.items()}
+        return {
+            "wall_s": self.wall_s,
+            "step_ms": 1e3 * step_s,
+            "pause_ms": 1e3 * median(self.pauses_s),
+            "pause_ms_worst": 1e3 * max(self.pauses_s),
+            "pause_steps": median(self.pauses_s) / step_s,
+            "pause_share": sum(self.pauses_s) / (len(self.remotes) * self.wall_s),
+            "tokens_per_cpu_s_in_the_loop": rate["loop"],
+            "tokens_per_cpu_s_alone": rate["alone"],
+            "throughput": rate["loop"] / rate["alone"],
+        }
 
 
 async def _nothing() -> None:
     pass
-
-
-async def _alone(world: Any, remotes: list[Any], requests: dict[int, list[Any]]) -> float:
-    """Tokens per CPU-second of the same engines, burst after burst, with nothing beside them."""
-    before = [await remote.call("stats") for remote in remotes]
-    for burst in requests.values():
-        await asyncio.gather(*(world.fleet.generate(*request) for request in burst))
-    return _tokens_per_cpu_s(before, [await remote.call("stats") for remote in remotes])
-
-
-def _tokens_per_cpu_s(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> float:
-    """Of all engines together, their probes and pushes included."""
-    spent = [
-        (a["tokens"] - b["tokens"], a["cpu_s"] - b["cpu_s"])
-        for a, b in zip(after, before, strict=True)
-    ]
-    return sum(tokens for tokens, _ in spent) / sum(seconds for _, seconds in spent)
 
 
 # --- log-probs at a vocabulary of 128k: a process for each way, as its peak memory is what is asked for ---
