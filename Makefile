@@ -13,6 +13,10 @@
 # make bench-tui    keys, start, attaching and replaying beside a run at full speed (four minutes)
 # make e2e          the screens in a real terminal and a real browser (needs tmux and Chromium)
 # make glossary     docs/metrics.md from the glossary;  make recordings: the bundled runs;  make screens: pictures of the screens
+# make simulate   the loop under seeded faults, ten thousand runs of it (ten minutes)
+# make crashtest  runs killed with SIGKILL two hundred times, and taken up again (a quarter of an hour)
+# make bench-verify  the verifier: throughput beside hostile answers, and processes left over
+# make audit      the dependencies: known vulnerabilities, licences, pins
 # make curve   the default run on seeds 0 to 7, scored (about five minutes on two cores)
 
 PYTHON ?= python3
@@ -24,7 +28,7 @@ CLUSTER := .venv-cluster
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .PHONY: learn test setup cluster test-cluster parity bench-backend invariants mutants calibration published figures curve bench bench-tui e2e glossary \
-	recordings screens clean another-torch
+	simulate crashtest bench-verify audit recordings screens clean another-torch
 
 learn: $(VENV)/ready
 	@$(BIN)/scalerl
@@ -56,6 +60,15 @@ mutants: $(VENV)/ready-test
 
 curve: $(VENV)/ready
 	$(BIN)/python tests/benchmarks/curve.py
+
+simulate: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/scalerl simulate --seeds 10000
+
+crashtest: $(VENV)/ready-test
+	PYTHONPATH=tests/support $(BIN)/python tests/crash/crashtest.py
+
+bench-verify: $(VENV)/ready-test
+	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_verify.py
 
 calibration: $(VENV)/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/calibration.py --write

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,12 @@ from scalerl.site import Cluster
 
 OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass through it
 CLOSE_S = 10.0
+# All of Ray on loopback, as it does on a Mac whatever the first name says; no report of usage to its makers.
+ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+LOOPBACK = {  # what the actors open
+    "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
 CALLS = 100_000  # at a time on an engine's actor: every group that it holds is one, and control must get through
 
 
@@ -101,16 +108,23 @@ class RayLauncher:
 
     def __init__(self, site: Cluster, device: str, folder: Path) -> None:
         self.site, self.device, self.folder = site, device, folder.resolve()
+        self.elsewhere = os.environ.get("RAY_ADDRESS", "")
         self._actors: list[RayActor] = []
 
+    @property
+    def exposed(self) -> str:
+        """What to say where the run can be reached from other machines; empty on a Ray of this machine alone."""
+        return self.elsewhere and (
+            f"RAY_ADDRESS={self.elsewhere}: weights and completions travel between machines unencrypted, on ports "
+            "that take whoever comes; a private network only (docs/security.md)"
+        )
+
     def open(self) -> None:
-        """Connect or start Ray.
+        """Connect or start Ray; one started here listens on loopback alone.
 
         Ray puts the working directory first on the workers' import path: a folder that happens to hold a `backend/` of
         its own would take this one's place. The run folder holds none.
         """
-        import ray
-
         actors = self.site.generators + self.site.trainers + self.site.evaluators
         local: dict[str, Any] = {
             "address": "local",
@@ -118,12 +132,15 @@ class RayLauncher:
             "object_store_memory": OBJECT_STORE_BYTES,
             "num_cpus": actors + 1,
         }
-        elsewhere = os.environ.get("RAY_ADDRESS")
+        if not self.elsewhere:
+            os.environ |= ALONE
         logging.getLogger("ray").setLevel(logging.ERROR)  # of a dead actor the world says more
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray  # reads the environment
+
         with _signals_kept(), contextlib.chdir(self.folder):
             ray.init(
-                **({} if elsewhere else local),
+                **({} if self.elsewhere else local),
                 configure_logging=False,
                 log_to_driver=False,
                 namespace=f"scalerl-{os.getpid()}",
@@ -148,6 +165,7 @@ class RayLauncher:
 
         cpu = self.device == "cpu"
         environment = ENVIRONMENT | (CPU_ENVIRONMENT if cpu else {})
+        environment |= {} if self.elsewhere else LOOPBACK
         options = {
             "num_cpus": 1,
             "num_gpus": 0 if cpu else 1,

@@ -6,16 +6,20 @@ Every method that says "all ranks" has collectives inside: a rank that does not 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -24,7 +28,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from backend.policy import PolicyModule, build, fill, shard
 from backend.probe import hidden_states
 from backend.sharding import fill_buckets
-from backend.wire import Layout
+from backend.wire import Layout, rendezvous
 from scalerl.batch import TrainBatch
 from scalerl.errors import CheckpointError, InputError, first_line
 from scalerl.logprobs import logits
@@ -88,12 +92,17 @@ class Trainer:
         Raises:
             InputError: the policy cannot be loaded or trained.
         """
+        host, _, port = address.rpartition(":")
+        timeout = timedelta(seconds=self.site.step_timeout_s)
+        store = rendezvous(
+            host, int(port), rank=self.rank, size=self.world_size, timeout=timeout, wait=True
+        )
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
-            init_method=f"tcp://{address}",
+            store=store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(seconds=self.site.step_timeout_s),
+            timeout=timeout,
         )
         self.policy = build(self.folder, _attention(self.device, self.dtype))
         shard(
@@ -175,7 +184,7 @@ class Trainer:
         yield from fill_buckets(whole, layout)
 
     def save(self, folder: Path) -> None:
-        """All ranks: weights and moments, each rank's slice by itself.
+        """All ranks: weights and moments as safetensors, each rank's slices in a file of its own.
 
         Raises:
             CheckpointError: it could not be written.
@@ -184,7 +193,8 @@ class Trainer:
         for name, parameter in self.policy.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 state[f"{key}/{name}"] = value
-        _checkpoint(state_dict_saver.save, state, folder)
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        _checkpoint(partial(state_dict_saver.save, state, storage_writer=writer), folder)
 
     def load(self, folder: Path) -> None:
         """All ranks: what `save` wrote, to the bit; ranks may be more or fewer than then.
@@ -203,7 +213,8 @@ class Trainer:
                 }
                 self.optimizer.state[parameter] = moments
                 state |= {f"{key}/{name}": value for key, value in moments.items()}
-        _checkpoint(state_dict_loader.load, state, folder)
+        reader = HuggingFaceStorageReader(str(folder))
+        _checkpoint(partial(state_dict_loader.load, state, storage_reader=reader), folder)
 
     def close(self) -> None:
         """Leave the process group."""
@@ -234,15 +245,17 @@ def _attention(device: torch.device, dtype: torch.dtype) -> str:
 def _has_moments(folder: Path) -> bool:
     """Whether the checkpoint was taken after the first optimiser step."""
     try:
-        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
-    except (OSError, EOFError, UnpicklingError) as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+        stored = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(
+            f"cannot read the checkpoint {folder}: {first_line(error)}"
+        ) from error
     return any(key.startswith("step/") for key in stored)
 
 
-def _checkpoint(action: Callable[..., Any], state: dict[str, Any], folder: Path) -> None:
+def _checkpoint(action: Callable[[], object], folder: Path) -> None:
     try:
-        action(state, checkpoint_id=folder)
+        action()
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
         said = first_line(first)

@@ -221,11 +221,25 @@ class Channel:
             raise PushFailed(f"{phase}: {self.peer}: {reason}") from None
 
 
+def rendezvous(
+    host: str, port: int, *, rank: int, size: int, timeout: timedelta, wait: bool = False
+) -> Any:
+    """torch's store in which the members of a group find one another; rank 0 listens, on the interface of `host` alone.
+
+    torch's own socket would listen on every interface. wait: until all are there.
+    """
+    given = None
+    if rank == 0:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        given = socket.create_server((host, port), family=family).detach()
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, size, rank == 0, timeout, wait_for_workers=wait, master_listen_fd=given
+    )
+
+
 def _group(kind: Kind, host: str, port: int, rank: int, timeout_s: float) -> Any:
     timeout = timedelta(seconds=timeout_s)
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        host, port, 2, rank == 0, timeout, wait_for_workers=False
-    )
+    store = rendezvous(host, port, rank=rank, size=2, timeout=timeout)
     if kind == "gloo":
         return dist.ProcessGroupGloo(store, rank, 2, timeout)
     options = dist.ProcessGroupNCCL.Options()

@@ -30,6 +30,22 @@ class GeneratorLost(ScaleRLError):
     """The engine that held a request died; the request is issued again, with a new start version."""
 
 
+class GroupRefused(ScaleRLError):
+    """A generator's answer is not what was asked for; the request is issued again, with a new start version."""
+
+
+class NotFinite(BatchError):
+    """A loss or a gradient that is not a number: nothing was updated."""
+
+
+class Stalled(ScaleRLError):
+    """Nothing has finished for so long that nothing will."""
+
+
+class Unhealthy(ScaleRLError):
+    """A trouble of the run itself for which its site ends it."""
+
+
 class EngineMismatch(ScaleRLError):
     """Generator and trainer do not compute the same log-probs of the same tokens with the same weights."""
 

@@ -1,14 +1,17 @@
 """The event stream: one append-only JSON-lines file that screens, reports, fits and resume read, and nothing else.
 
-Every event has `v` (format), `seq`, `t` (wall seconds: the only field in which two runs of one seed differ),
-`clock` (seconds of the world's clock), `gpu_h` and `kind`. `heartbeat` and `resume` carry no `seq`; a `resume`
-voids every earlier event whose `seq` is `from_seq` or more.
+Every event has `v` (format), `seq`, `t` (wall seconds: the only thing in which two runs of one seed differ), `clock`
+(seconds of the world's clock), `gpu_h` and `kind`, and ends with `crc`, the checksum of its line, which format 1 had
+not. `heartbeat` and `resume` carry no `seq`; a `resume` voids every earlier event whose `seq` is `from_seq` or more.
+Readers verify nothing: `scalerl/timeline.py` does.
 """
 
 import json
 import math
+import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +19,10 @@ from typing import Any, TypeGuard
 
 from scalerl.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 UNNUMBERED = ("heartbeat", "resume")
 HEARTBEAT_S = 5.0
+_CRC = ',"crc":"'
 
 Event = dict[str, Any]
 
@@ -68,6 +72,12 @@ class EventLog:
         self.emit("resume", clock=clock, gpu_h=gpu_h, from_seq=from_seq)
         self.seq = from_seq
 
+    def sync(self) -> None:
+        """Have all that was written on the disk before going on: a checkpoint must not outlive its events."""
+        with self._lock:
+            if self._file is not None:
+                os.fsync(self._file.fileno())
+
     def close(self) -> None:
         self._closed.set()
         with self._lock:
@@ -82,7 +92,7 @@ class EventLog:
         with self._lock:
             self._last_write = time.monotonic()
             if self._file is not None:
-                line = json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n"
+                line = seal(json.dumps(event, separators=(",", ":"), allow_nan=False)) + "\n"
                 rest = memoryview(("\n" + line if self._torn else line).encode())
                 self._torn = True
                 while rest:  # in one go, but where the disk takes only a part
@@ -94,6 +104,20 @@ class EventLog:
             if time.monotonic() - self._last_write >= HEARTBEAT_S:
                 with suppress(OSError):  # a disk that is full: the next event says so
                     self._write({"v": FORMAT, "t": self._now(), **self._last, "kind": "heartbeat"})
+
+
+def seal(text: str) -> str:
+    """A JSON object that is not empty, with a last field `crc`: CRC-32 of the bytes before it, in eight hex digits."""
+    body = text[:-1]
+    return f'{body}{_CRC}{zlib.crc32(body.encode()):08x}"}}'
+
+
+def seals(line: bytes) -> tuple[str, str]:
+    """The checksum that a line ends with, and that of its bytes; ("", "") if it ends with none."""
+    body, mark, digits, end = line[:-18], line[-18:-10], line[-10:-2], line[-2:]
+    if mark != _CRC.encode() or end != b'"}':
+        return "", ""
+    return digits.decode("ascii", "replace"), f"{zlib.crc32(body):08x}"
 
 
 def _ends_mid_line(path: Path) -> bool:

@@ -8,27 +8,29 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+from scalerl.books import Books, Stall
+from scalerl.checkpoint import hold, save_checkpoint
 from scalerl.curriculum import rejected
 from scalerl.errors import (
     CurriculumExhausted,
     GeneratorLost,
+    GroupRefused,
+    NotFinite,
     RunFailed,
     StalenessViolation,
+    Stalled,
     first_line,
 )
-from scalerl.events import EventLog
+from scalerl.events import Event, EventLog
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
 from scalerl.staleness import Waiting, staleness_rule
-from scalerl.state import LoopState, PendingEval, Ticket, save_checkpoint
-from scalerl.world import Handle, UpdateStats, World
+from scalerl.state import LoopState, PendingEval, Ticket
+from scalerl.supervision import Supervisor
+from scalerl.world import Handle, UpdateStats, World, untrained
 
-MAX_PHASES_PER_UPDATE = 200
-SAMPLE_FIELDS = ("version", "sampled", "correct", "reward", "truncated", "interrupted")
 MAX_TRIES = 16  # of one group: engines that all die at once must end the run, not keep it busy
 
 
@@ -37,14 +39,6 @@ class Control:
     """How the outside speaks to a run; polled between updates, never awaited."""
 
     stop: bool = False
-
-
-@dataclass(frozen=True)
-class Stall:
-    """How long the trainer waited, with a batch at hand, for an older group to finish."""
-
-    seconds: float = 0.0
-    group: int | None = None
 
 
 class Loop:
@@ -59,15 +53,20 @@ class Loop:
         *,
         checkpoints: Path | None = None,
         control: Control | None = None,
+        history: Sequence[Event] = (),
     ) -> None:
+        """`history`: the surviving events of a run that is taken up."""
         assert recipe.site is not None, "call recipe.on(site) first"
         self.recipe, self.site = recipe, recipe.site
         self.world, self.state, self.log = world, state, log
+        supervisor = Supervisor(self.site.supervision)
+        supervisor.remember(history)
+        self.books = Books(recipe, world, state, log, supervisor)
         self.rule = staleness_rule(recipe)
         self.checkpoints, self.control = checkpoints, control or Control()
         self._slots, self._landed = asyncio.Event(), asyncio.Event()
         self._flights: set[asyncio.Task[None]] = set()
-        self.ended_at: float | None = None  # when training was over; evaluations may go on
+        self._evaluations: set[asyncio.Task[None]] = set()
 
     async def run(self) -> str:
         """Run to the end, or to a stop that was asked for; returns "done", "stopped" or "exhausted".
@@ -80,25 +79,28 @@ class Loop:
             async with asyncio.TaskGroup() as tasks:
                 rollouts = tasks.create_task(self.rollouts(tasks))
                 service = tasks.create_task(self.world.serve())
+                watchdog = tasks.create_task(self.watch())
                 for pending in self.state.pending:  # of a resumed run
-                    tasks.create_task(self.evaluation(pending))
+                    self._evaluate(tasks, pending)
                 status = await self.updates(tasks, rollouts)
-                self._book_phases()
-                self.ended_at = self.world.clock.now()  # C stands still from here on
+                self.books.book_phases()
+                self.books.ended_at = self.world.clock.now()  # C stands still from here on
                 for task in (rollouts, service, *self._flights):
                     task.cancel()
+                await asyncio.gather(*self._evaluations)
+                watchdog.cancel()
         except* Exception as group:
             cause = _first(group)
             if isinstance(cause, OSError) and not isinstance(cause, ConnectionError | TimeoutError):
                 with suppress(OSError):  # the log may be what cannot be written
-                    self.emit("fault", cause=cannot_write(cause), error=type(cause).__name__)
+                    self.books.emit("fault", cause=cannot_write(cause), error=type(cause).__name__)
                 raise RunFailed(cannot_write(cause)) from cause
             said = first_line(cause)
-            self.emit("fault", cause=said, error=type(cause).__name__)
+            self.books.emit("fault", cause=said, error=type(cause).__name__)
             raise RunFailed(f"{type(cause).__name__}: {said}") from cause
         finally:
             await self.world.close()
-        self._book_phases()
+        self.books.book_phases()
         return status
 
     # --- the two coroutines ---
@@ -114,7 +116,7 @@ class Loop:
             try:
                 ticket = self.state.admit()
             except CurriculumExhausted as exhausted:
-                self.emit("warning", what=str(exhausted))
+                self.books.emit("warning", what=str(exhausted))
                 self._landed.set()  # so that updates() learns that no more will come
                 return
             self._launch(tasks, ticket)
@@ -123,10 +125,11 @@ class Loop:
         """Take batches as the staleness rule allows, train, push, evaluate, until the budget is spent."""
         state = self.state
         if self.log.seq == 0:
-            self.emit("run", **self._description())
+            self.books.begin()
             await self._start_evaluation(tasks)
+        resumed_at = state.updates  # of which there is a checkpoint, or nothing to save
         while state.updates < self.site.updates:
-            if state.updates and (
+            if state.updates > resumed_at and (
                 self.control.stop or state.updates % self.site.checkpoint_every_updates == 0
             ):
                 self._save()
@@ -142,16 +145,33 @@ class Loop:
             groups = state.take(batch)
             push_due = self.rule.push_due(*self._starts())
             self._check_lag(groups)
-            stats = await self.world.update(groups)
+            stats = await self._train(groups)
             if not stats.skipped:
                 state.version += 1
             if push_due:
                 await self._push()
             await self.world.clock.settle()  # what lands at this instant is in the report
-            self._report(stats, stall, groups[0])
+            self.books.report(stats, stall, groups[0])
             await self._start_evaluation(tasks, last=state.updates == self.site.updates)
         self._save()
         return "done"
+
+    async def watch(self) -> None:
+        """End a run in which nothing finishes any more.
+
+        Raises:
+            Stalled: for `site.stall_s` seconds of the world's clock.
+        """
+        before = None
+        while (progress := self.state.progress) != before:
+            before = progress
+            await self.world.clock.sleep(self.site.stall_s)
+        oldest = sorted(self.state.in_flight.values(), key=lambda t: (t.start, t.ordinal))[:3]
+        waiting = ", ".join(f"{t.ordinal} (since version {t.start})" for t in oldest) or "none"
+        raise Stalled(
+            f"nothing has finished for {self.site.stall_s:g} s (site.stall_s): groups that are out: {waiting}; "
+            f"evaluations: {len(self.state.pending)}"
+        )
 
     # --- tasks they start ---
 
@@ -170,7 +190,7 @@ class Loop:
         results = await self.world.evaluate(Handle(pending.handle, pending.version), pending.sets)
         self.state.pending.remove(pending)
         for result in results:
-            self.emit(
+            self.books.emit(
                 "eval",
                 version=pending.version,
                 C=pending.C,
@@ -189,15 +209,17 @@ class Loop:
         prompt, tries = self.world.train[ticket.prompt], 0
         while True:
             try:
-                return ticket, await self.world.generate(
-                    prompt, self.recipe.group_size, ticket.ordinal, self.recipe.seed
-                )
-            except GeneratorLost as lost:
+                n = self.recipe.group_size
+                group = await self.world.generate(prompt, n, ticket.ordinal, self.recipe.seed)
+                group.check(ticket.ordinal, prompt, n, ticket.start)
+                return ticket, group
+            except (GeneratorLost, GroupRefused) as lost:
                 tries += 1
                 if tries == MAX_TRIES:
                     raise
-                self.emit("fault", cause=str(lost), error="GeneratorLost", group=ticket.ordinal)
-                self._pass_on_notices()
+                error = type(lost).__name__
+                self.books.emit("fault", cause=str(lost), error=error, group=ticket.ordinal)
+                self.books.pass_on_notices()
                 ticket = replace(ticket, start=self.state.published)
                 self.state.in_flight[ticket.ordinal] = ticket
 
@@ -219,6 +241,16 @@ class Loop:
             return choice, Stall()
         return choice, Stall(self.world.clock.now() - stalled_since, straggler)
 
+    async def _train(self, groups: Sequence[Group]) -> UpdateStats:
+        """One update; a batch whose loss or gradient is no number ends the run, or is passed over."""
+        try:
+            return await self.world.update(groups)
+        except NotFinite as error:
+            if self.site.supervision.not_finite == "stop":
+                raise
+            self.books.emit("warning", what=f"update {self.state.updates}: {error}")
+            return untrained(groups)
+
     async def _push(self) -> None:
         """Send new weights, if there are any, and reopen the slots of what was taken since the last push."""
         if self.state.published < self.state.version:
@@ -234,9 +266,14 @@ class Loop:
         sets = [name for name, n in cadence.items() if n and (last or self.state.updates % n == 0)]
         if sets:
             handle = await self.world.snapshot()
-            pending = PendingEval(handle.id, handle.version, self.gpu_h, sets)
+            pending = PendingEval(handle.id, handle.version, self.books.gpu_h, sets)
             self.state.pending.append(pending)
-            tasks.create_task(self.evaluation(pending))
+            self._evaluate(tasks, pending)
+
+    def _evaluate(self, tasks: asyncio.TaskGroup, pending: PendingEval) -> None:
+        task = tasks.create_task(self.evaluation(pending))
+        self._evaluations.add(task)
+        task.add_done_callback(self._evaluations.discard)
 
     def _launch(self, tasks: asyncio.TaskGroup, ticket: Ticket) -> None:
         task = tasks.create_task(self.rollout(ticket))
@@ -259,83 +296,19 @@ class Loop:
                 f"the recipe allows 0 to {self.rule.max_lag}"
             )
 
-    # --- books and events ---
-
-    @property
-    def trained_s(self) -> float:
-        """Seconds of the world's clock that count towards C."""
-        return self.world.clock.now() if self.ended_at is None else self.ended_at
-
-    @property
-    def gpu_h(self) -> float:
-        return self.state.ledger.gpu_hours(self.trained_s)
-
-    def gpu_hours(self) -> dict[str, dict[str, float]]:
-        """The ledger's report: trainers and generators until the run ended, evaluators until now."""
-        return self.state.ledger.report(self.trained_s, self.world.clock.now())
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        self.log.emit(kind, clock=self.world.clock.now(), gpu_h=self.gpu_h, **fields)
-
-    def _description(self) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe.model_dump(mode="json", exclude={"site"}),
-            "site": self.site.model_dump(mode="json"),
-            "algorithm_id": self.recipe.algorithm_id(),
-            "seed": self.recipe.seed,
-            "versions": {name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
-        }
-
-    def _report(self, stats: UpdateStats, stall: Stall, first: Group) -> None:
-        state = self.state
-        self._pass_on_notices()
-        self.emit(
-            "update",
-            update=state.updates,
-            version=state.version,
-            epoch=state.curriculum.epochs,
-            tokens=state.tokens,
-            rejected=state.rejected,
-            **vars(stats),
-            stall_s=stall.seconds,
-            stall_group=stall.group,
-        )
-        if state.updates % self.site.evaluation.every_updates == 0:
-            completion = first.completions[0]
-            self.emit(
-                "sample",
-                update=state.updates,
-                group=first.request_id,
-                prompt=self.world.to_text(first.prompt_ids),
-                completion=self.world.to_text(completion.token_ids),
-                **{name: getattr(completion, name) for name in SAMPLE_FIELDS},
-            )
-        self._book_phases()
-
-    def _pass_on_notices(self) -> None:
-        for what in self.world.notices():
-            self.emit("warning", what=what)
-
-    def _book_phases(self) -> None:
-        """Book what GPUs did; once training is over only evaluators still work for this run."""
-        phases = self.world.phases()
-        if self.ended_at is not None:
-            phases = [phase for phase in phases if phase.role == "evaluator"]
-        for phase in phases:
-            self.state.ledger.add(phase)
-        for phase in phases[:MAX_PHASES_PER_UPDATE]:
-            self.emit("phase", **vars(phase))
-
     def _save(self) -> None:
         if self.checkpoints is None:
             return
         self.state.next_seq, self.state.clock = self.log.seq, self.world.clock.now()
+        identity, keep = self.recipe.algorithm_id(), self.site.keep_checkpoints
         try:
-            save_checkpoint(self.checkpoints, self.state, self.world, self.recipe.algorithm_id())
+            if self.books.take_troubles():
+                hold(self.checkpoints)  # the last one from before
+            self.log.sync()
+            save_checkpoint(self.checkpoints, self.state, self.world, identity, keep)
         except Exception as error:
-            if "(os error " in str(
-                error
-            ):  # so a library in Rust, as safetensors is, tells of a full disk
+            # so a library in Rust, as safetensors is, tells of a full disk
+            if "(os error " in str(error):
                 raise OSError(str(error)) from error
             raise
 

@@ -15,6 +15,8 @@ from pydantic import Field, model_validator
 from scalerl.site import Cluster, Precision, Sandbox, Site
 from scalerl.spec import Spec
 
+SEEDS = 2**40  # seeds count from 0 to below this
+
 # --- loss: each spec names one function of `scalerl.losses`; its fields are that function's keywords ---
 
 
@@ -215,7 +217,7 @@ class Recipe(Spec):
     group_size: int = Field(
         default=16, ge=2, description="completions per prompt; one alone has no advantage"
     )
-    seed: int = Field(default=0, ge=0, lt=2**40, description="of everything random")
+    seed: int = Field(default=0, ge=0, lt=SEEDS, description="of everything random")
     site: Annotated[Sandbox | Cluster, Field(discriminator="kind")] | None = Field(
         default=None, description="where it runs"
     )

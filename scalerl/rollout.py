@@ -1,7 +1,11 @@
 """What a generator hands to the loop: completions in groups, in plain Python, so that they pickle and save as JSON."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from scalerl.errors import GroupRefused
+from scalerl.task import Prompt
 
 
 @dataclass
@@ -40,6 +44,32 @@ class Group:
     prompt_id: int
     prompt_ids: list[int]
     completions: list[Completion] = field(default_factory=list)
+
+    def check(self, ordinal: int, prompt: Prompt, n: int, start: int) -> None:
+        """Whether this answers a request for n completions of a prompt, issued when version `start` was out.
+
+        Raises:
+            GroupRefused: it does not.
+        """
+        said = f"asked for group {ordinal}, {n} completions of prompt {prompt.id}"
+        if (self.request_id, self.prompt_id) != (ordinal, prompt.id):
+            raise GroupRefused(f"{said}; got group {self.request_id}, of prompt {self.prompt_id}")
+        if self.prompt_ids != list(prompt.token_ids):
+            raise GroupRefused(f"{said}; got the tokens of another prompt")
+        if len(self.completions) != n:
+            raise GroupRefused(f"{said}; got {len(self.completions)}")
+        for place, c in enumerate(self.completions):
+            if not len(c.token_ids) == len(c.logp) == len(c.version) == len(c.sampled) > 0:
+                raise GroupRefused(
+                    f"{said}; completion {place} has {len(c.token_ids)} tokens, {len(c.logp)} log-probs, "
+                    f"{len(c.version)} versions"
+                )
+            if not all(map(math.isfinite, c.logp)):
+                raise GroupRefused(f"{said}; completion {place} has a log-prob that is no number")
+            if min(c.version) < start:
+                raise GroupRefused(
+                    f"{said}; completion {place} has a token of version {min(c.version)}, it began at {start}"
+                )
 
     @property
     def passes(self) -> int:

@@ -19,6 +19,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scalerl.errors import InputError
+from scalerl.nesting import DEEPEST, levels, too_deep
+from scalerl.paths import is_file, regular
 
 M = TypeVar("M", bound=BaseModel)
 Table = dict[str, Any]
@@ -26,6 +28,8 @@ COMMAND_LINE = "the command line"
 DEFAULTS = "the defaults"
 SIGNS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 NONE = "none"  # how a person writes None
+LARGEST = 1 << 20  # bytes of a settings file: ours have 2 KB
+MOST_DOTS = 1000  # a line: a key of ten thousand parts takes the parser seconds
 
 
 @dataclass
@@ -152,12 +156,16 @@ def parse_override(argument: str) -> tuple[str, Any]:
     key, equals, text = argument.partition("=")
     if not equals or not key.strip():
         raise InputError(f"{argument!r} is not KEY=VALUE, e.g. loss.eps_max=4")
+    if any("\ud800" <= each <= "\udfff" for each in argument):  # bytes that are no UTF-8
+        raise InputError(f"{argument!r} (from {COMMAND_LINE}): not UTF-8 text")
     try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+        if key.count(".") > DEEPEST:
+            raise ValueError
+        return key.strip(), _parsed(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), text
     except (ValueError, RecursionError):
-        shown = f"{key.strip()} = {text[:24]}..."
+        shown = f"{key.strip()[:80]} = {text[:24]}..."
         raise InputError(f"{shown} (from {COMMAND_LINE}): too long or too deep to read") from None
 
 
@@ -175,11 +183,31 @@ def override_tables(arguments: Sequence[str]) -> list[Table]:
 def read_toml(path: Path) -> Table:
     """A TOML file as nested tables; InputError names the file and, where it can, the line."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if (size := regular(path).stat().st_size) > LARGEST:
+            raise OSError(0, f"it has {size:,} bytes, settings have at most {LARGEST:,}")
+        return _parsed(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
+
+
+def _parsed(text: str) -> Table:
+    """TOML within bounds: what passes can be walked, printed and saved.
+
+    Raises:
+        ValueError: no TOML, an integer beyond 64 bits, or tables in tables in tables. RecursionError: the same.
+    """
+    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError(f"one of its lines has more than {MOST_DOTS} dots")
+    values = tomllib.loads(text)
+    if too_deep(values):
+        raise ValueError(f"its tables are more than {DEEPEST} deep")
+    if any(isinstance(e, int) and e.bit_length() > 64 for level in levels(values) for e in level):
+        raise ValueError("it holds an integer of more than 64 bits")
+    return values
 
 
 def read_layers(path: Path, folder: Path, what: str) -> Layers:
@@ -192,8 +220,8 @@ def read_layers(path: Path, folder: Path, what: str) -> Layers:
         if parent is None:
             break
         beside = path.parent / str(parent)
-        path = find(str(beside) if beside.is_file() else str(parent), folder, what)
-        if path in [seen for seen, _ in chain]:
+        path = find(str(beside) if is_file(beside) else str(parent), folder, what)
+        if path.resolve() in [seen.resolve() for seen, _ in chain]:
             raise InputError(f"{what} {chain[0][0].stem!r} extends itself through {path.name}")
     layers = Layers()
     for file, values in reversed(chain):
@@ -204,9 +232,9 @@ def read_layers(path: Path, folder: Path, what: str) -> Layers:
 def find(name: str, folder: Path, what: str) -> Path:
     """A TOML file by path, or by the name of a shipped one."""
     path = Path(name)
-    if path.suffix == ".toml" and path.is_file():
+    if path.suffix == ".toml" and is_file(path):
         return path
-    if (shipped := folder / f"{name}.toml").is_file():
+    if is_file(shipped := folder / f"{name}.toml"):
         return shipped
     raise unknown(what, name, (file.stem for file in folder.glob("*.toml")))
 

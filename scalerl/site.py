@@ -47,6 +47,27 @@ class Evaluation(Spec):
     )
 
 
+Act = Literal["warn", "stop"]
+
+
+class Supervision(Spec):
+    """What a run does about its own troubles: it always says them; `stop` ends it, with its checkpoints kept."""
+
+    not_finite: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="a loss or gradient that is not a number: end the run, or pass over the batch",
+    )
+    not_learning: Act = Field(
+        default="warn", description="the pass rate ends well below where it stood"
+    )
+    no_variance: Act = Field(
+        default="warn", description="nine groups of ten all right or all wrong, or nothing trained"
+    )
+    starved: Act = Field(
+        default="warn", description="an update that took ten times as long as those before"
+    )
+
+
 class Site(Spec):
     """What every site has."""
 
@@ -78,6 +99,15 @@ class Site(Spec):
     checkpoint_every_updates: int = Field(
         default=50, gt=0, description="updates between checkpoints"
     )
+    keep_checkpoints: int = Field(
+        default=3, ge=2, description="newest checkpoints that stay; older ones are removed"
+    )
+    stall_s: float = Field(
+        default=21_600.0,
+        gt=0,
+        description="end a run in which nothing finishes for so many seconds of its clock",
+    )
+    supervision: Supervision = Supervision()
 
 
 class Sandbox(Site):

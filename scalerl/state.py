@@ -1,23 +1,15 @@
-"""All that the loop remembers, in one dataclass, and how it is saved.
+"""All that the loop remembers, in one dataclass; `scalerl/checkpoint.py` saves it.
 
 The coroutines keep nothing else across an await, so a state saved between two updates is a whole run: what is
 in flight is named by its ticket and taken up again, or issued again, by the world.
 """
 
-import json
-import os
-import shutil
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from scalerl.compute import Ledger
 from scalerl.curriculum import Curriculum
-from scalerl.errors import CheckpointError
 from scalerl.rollout import Group
-from scalerl.world import World
-
-FORMAT = 1
 
 
 @dataclass
@@ -70,6 +62,11 @@ class LoopState:
     def outstanding(self) -> int:
         """Groups that hold a slot."""
         return len(self.in_flight) + len(self.finished) + self.taken
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """Differs whenever a group lands, a batch is trained, weights are out or an evaluation is over."""
+        return self.tokens, self.updates, self.published, self.rejected, len(self.pending)
 
     def admit(self) -> Ticket:
         """Draw the next prompt and give it a ticket."""
@@ -134,64 +131,3 @@ _PLAIN = (
     "next_seq",
     "clock",
 )
-
-
-def save_checkpoint(folder: Path, state: LoopState, world: World, algorithm_id: str) -> Path:
-    """Write beside its final name, then rename: at every moment the newest whole checkpoint can be found.
-
-    It is called `update-<n>`, or `update-<n>.<i>` if there is one of that update already (from before a resume).
-    Older ones are removed once the new one stands.
-    """
-    draft = folder / ".draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    world.save(draft)
-    loop = {"format": FORMAT, "algorithm_id": algorithm_id, "state": state.to_json()}
-    with (draft / "loop.json").open("w") as file:
-        json.dump(loop, file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    target, attempt = folder / f"update-{state.updates}", 1
-    while target.exists():
-        attempt += 1
-        target = folder / f"update-{state.updates}.{attempt}"
-    draft.rename(target)
-    for old in folder.glob("update-*"):
-        if old != target:
-            shutil.rmtree(old)
-    return target
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint of the most updates, of those the last written, if there is one."""
-
-    def age(path: Path) -> tuple[int, int]:
-        updates, _, attempt = path.name.removeprefix("update-").partition(".")
-        return int(updates), int(attempt or 1)
-
-    found = [path for path in folder.glob("update-[0-9]*") if (path / "loop.json").exists()]
-    return max(found, key=age, default=None)
-
-
-def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:
-    """Fill `state` from a checkpoint; the world loads its own part from the same folder.
-
-    Raises:
-        CheckpointError: unreadable, of another format, or of another algorithm.
-    """
-    try:
-        data = json.loads((path / "loop.json").read_text())
-        if not isinstance(data, dict):
-            raise ValueError("it is not a table")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the checkpoint {path}: {error}") from None
-    if data.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has checkpoint format {data.get('format')!r}; this version reads {FORMAT}"
-        )
-    if data["algorithm_id"] != algorithm_id:
-        raise CheckpointError(
-            f"{path} belongs to algorithm {data['algorithm_id']}, the recipe is {algorithm_id}: "
-            "resume with the recipe.toml of the run, or start a new run"
-        )
-    state.load_json(data["state"])

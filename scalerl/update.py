@@ -18,7 +18,7 @@ from torch import Tensor
 from scalerl import metrics
 from scalerl.advantages import advantages
 from scalerl.batch import RolloutBatch, TrainBatch
-from scalerl.errors import BatchError
+from scalerl.errors import BatchError, NotFinite
 from scalerl.logprobs import sampled_logprobs
 from scalerl.losses import CAPPED, LOSSES, log_ratio
 from scalerl.recipe import CustomLoss, Loss, Recipe
@@ -171,7 +171,7 @@ def policy_update(
         ranks: those that share the step.
 
     Raises:
-        BatchError: the loss or the gradient is not finite; nothing was updated.
+        NotFinite: the loss or the gradient is not; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
     shards = batch.shards(micro_batch_tokens, packed=isinstance(policy, PackedPolicy))
@@ -185,7 +185,7 @@ def policy_update(
     value = merged["loss"].value if "loss" in merged else 0.0
     for what, found in (("loss", value), ("gradient norm", norm)):
         if found is None or not math.isfinite(found):
-            raise BatchError(
+            raise NotFinite(
                 f"the {what} is {found}, so nothing was updated: look at kl and capped of the last updates"
             )
     optimizer.step()

@@ -4,7 +4,7 @@ The loop decides who is admitted, what is taken and when weights go out; a world
 publishes and evaluates, and lets its own clock pass while it does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +38,24 @@ class UpdateStats:
     # KL of tokens that the trainer's own version sampled, in completions it began and in those older ones began
     mismatch_kl: float | None = None
     stale_kv_kl: float | None = None
+
+
+def untrained(groups: Sequence[Group]) -> UpdateStats:
+    """Of a batch that was passed over whole."""
+    flat = [completion for group in groups for completion in group.completions]
+
+    def share(flags: Iterable[bool]) -> float:
+        return sum(flags) / len(flat)
+
+    return UpdateStats(
+        skipped=True,
+        reward=sum(c.reward for c in flat) / len(flat),
+        pass_rate=share(c.correct for c in flat),
+        truncated=share(c.truncated for c in flat),
+        interrupted=share(c.interrupted for c in flat),
+        zero_variance=sum(group.zero_variance for group in groups) / len(groups),
+        length_mean_tokens=sum(c.length_tokens for c in flat) / len(flat),
+    )
 
 
 @dataclass(frozen=True)

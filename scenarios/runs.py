@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
+from scalerl.checkpoint import load_checkpoint, newest_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.curves.curve import curve_of_run, fit_curve, flat
@@ -17,9 +18,11 @@ from scalerl.errors import Deadlock, InputError, RunFailed
 from scalerl.events import Event, EventLog, evaluations, last_events, read_events, surviving
 from scalerl.fit import FitError, SigmoidFit
 from scalerl.loop import Control, Loop, cannot_write
+from scalerl.manifest import sync
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
-from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
+from scalerl.state import LoopState
+from scalerl.timeline import read_timeline, told
 from scenarios.scenario import Plan
 from scenarios.worlds import open_world, run_world
 
@@ -88,7 +91,9 @@ def begin(folder: Path, recipe: Recipe) -> None:
         # renamed when complete, so that a begun run has a whole recipe
         draft = folder / ".recipe.toml"
         draft.write_text(to_toml(recipe.model_dump(mode="json")))
+        sync(draft)
         draft.rename(folder / "recipe.toml")
+        sync(folder)
 
 
 def is_begun(folder: Path) -> bool:
@@ -127,8 +132,8 @@ def run(
     """Run, or take up, one plan in its folder.
 
     Raises:
-        InputError: the folder is in use, or code was not allowed. RunFailed: the first failure, in one line; a full
-            disk is one.
+        InputError: the folder is in use, or code was not allowed. CheckpointError: no checkpoint can be used.
+        RunFailed: the first failure, in one line; a full disk is one.
     """
     recipe = plan.recipe
 
@@ -137,22 +142,36 @@ def run(
             listen({"kind": "starting", "what": what})
 
     world = open_world(recipe, folder=folder, allow_code=allow_code, tell=tell)
-    with _writing(), locked(folder):
+    with writing(), locked(folder):
         begin(folder, recipe)
         state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))
-        checkpoint = newest_checkpoint(folder / "checkpoints")
+        troubles: list[str] = []
+        checkpoint = newest_checkpoint(folder / "checkpoints", troubles.append)
         if checkpoint is not None:
             load_checkpoint(checkpoint, state, recipe.algorithm_id())
             world.load(checkpoint)
         path = folder / "events.jsonl"
         begun = path.exists() and path.stat().st_size > 0
+        troubles += _doubts(path, state.next_seq)
+        history = [e for e in read_events(path) if e["seq"] < state.next_seq] if begun else []
         log = EventLog(path, listen)
         try:
+            gpu_h = state.ledger.gpu_hours(state.clock)
             if begun:  # without a checkpoint too: then all that was written is void
-                gpu_h = state.ledger.gpu_hours(state.clock)
                 log.resume(state.next_seq, clock=state.clock, gpu_h=gpu_h)
+            for what in troubles:
+                if log.seq == 0:  # which is the head's
+                    tell(what)
+                else:
+                    log.emit("warning", clock=state.clock, gpu_h=gpu_h, what=what)
             loop = Loop(
-                recipe, world, state, log, checkpoints=folder / "checkpoints", control=control
+                recipe,
+                world,
+                state,
+                log,
+                checkpoints=folder / "checkpoints",
+                control=control,
+                history=history,
             )
             return run_world(recipe, _finish(plan, folder, loop), state.clock)
         except Deadlock as error:
@@ -162,8 +181,18 @@ def run(
             log.close()
 
 
+def _doubts(log: Path, next_seq: int) -> list[str]:
+    """What is wrong with the events that a resume from `next_seq` goes on from, in a sentence, if anything is."""
+    if next_seq == 0:
+        return []
+    if not log.exists():
+        return [f"{log} is gone, and with it the {next_seq} events before the checkpoint"]
+    faults = read_timeline(log).before(next_seq)
+    return [f"{log.name} is damaged: {told(faults)}"] if faults else []
+
+
 @contextmanager
-def _writing() -> Iterator[None]:
+def writing() -> Iterator[None]:
     """A file that cannot be written, outside the loop: the lock, the recipe, the last lines of the log."""
     try:
         yield
@@ -176,8 +205,8 @@ async def _finish(plan: Plan, folder: Path, loop: Loop) -> RunResult:
     status = await loop.run()
     points = evaluations(read_events(folder / "events.jsonl"))
     fit, no_fit = fit_run(points)
-    gpu_hours = loop.gpu_hours()
-    loop.emit("done", status=status, fit=asdict(fit) if fit else None, gpu_hours=gpu_hours)
+    gpu_hours = loop.books.gpu_hours()
+    loop.books.emit("done", status=status, fit=asdict(fit) if fit else None, gpu_hours=gpu_hours)
     return RunResult(
         name=plan.name,
         arm=plan.arm,

@@ -10,7 +10,8 @@ from pydantic import Field
 
 import scalerl
 from scalerl.errors import InputError
-from scalerl.recipe import Recipe
+from scalerl.paths import is_file
+from scalerl.recipe import SEEDS, Recipe
 from scalerl.settings import (
     COMMAND_LINE,
     Layers,
@@ -27,7 +28,10 @@ SITES = HERE / "sites"
 RECIPES = Path(scalerl.__file__).parent / "recipes"
 DEFAULT_SITE = "sandbox"
 BATCH_KEYS = ("prompts_per_update", "group_size")
-NAME = r"^\w[\w.-]*$"  # names become folders: no separators, and nothing that climbs out
+LONGEST_NAME = 60  # characters; a folder's name has 255 bytes
+# names become folders: no separators, and nothing that climbs out
+NAME = rf"^\w[\w.-]{{0,{LONGEST_NAME - 1}}}$"
+MOST_SEEDS = 1000  # of one arm; each is a run
 
 
 class Arm(Spec):
@@ -43,7 +47,9 @@ class Scenario(Spec):
     name: str = Field(pattern=NAME)
     question: str = Field(description="what one learns from it, in one sentence")
     site: str = DEFAULT_SITE
-    seeds: int = Field(default=1, gt=0, description="seeds 0 .. seeds - 1 of every arm")
+    seeds: int = Field(
+        default=1, gt=0, le=MOST_SEEDS, description="seeds 0 .. seeds - 1 of every arm"
+    )
     arms: dict[Annotated[str, Field(pattern=NAME)], Arm] = Field(min_length=1)
 
 
@@ -87,6 +93,10 @@ def plan(
         recipe = _resolve(spec, site, scenario.site, overrides, scenario.name)
         first = recipe.seed
         count = seeds if seeds is not None else scenario.seeds
+        if count > MOST_SEEDS or first + count > SEEDS:
+            raise InputError(
+                f"{count} seeds from {first} on: an arm has at most {MOST_SEEDS}, all below {SEEDS}"
+            )
         plans += [
             Plan(scenario.name, label, recipe.with_seed(first + i), tuple(overrides))
             for i in range(count)
@@ -96,20 +106,24 @@ def plan(
 
 def _named(name: str) -> Scenario:
     """A scenario as it is; a recipe as a scenario of one arm."""
-    if (path := HERE / f"{name}.toml").is_file():
+    if is_file(path := HERE / f"{name}.toml"):
         return _scenario(path)
     if name.endswith(".toml"):
         path = Path(name)
         values = read_toml(path)
         if "arms" in values:
             return _scenario(path)
-        label = str(values.get("name", path.stem))
-        if not re.match(NAME, label):  # a recipe may be called anything, a folder may not
-            label = re.sub(r"[^\w.-]+|^[.-]+", "_", label) or path.stem
+        label = _folder_name(str(values.get("name", path.stem)))
         return Scenario(name=label, question=_comment(path), arms={label: Arm(recipe=name)})
-    if not (path := RECIPES / f"{name}.toml").is_file():
+    if not is_file(path := RECIPES / f"{name}.toml"):
         raise unknown("scenario or recipe", name, names())
     return Scenario(name=name, question=_comment(path), arms={name: Arm(recipe=name)})
+
+
+def _folder_name(text: str) -> str:
+    """A recipe may be called anything, a folder may not: the nearest that it may."""
+    plain = (each if each.isalpha() or each.isdecimal() or each in "_.-" else " " for each in text)
+    return re.sub(r" +|^[.-]+", "_", "".join(plain))[:LONGEST_NAME] or "recipe"
 
 
 def _resolve(
@@ -144,5 +158,5 @@ def _scenario(path: Path) -> Scenario:
 
 def _comment(path: Path) -> str:
     """The first line of a file, without its mark: what it is for."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         return file.readline().lstrip("# ").strip()

@@ -50,11 +50,14 @@ def open_world(
 
     # a cluster's head may have no GPU itself
     device = "cuda" if recipe.site.device == "cuda" else device_of(recipe.site.device)
+    launcher = RayLauncher(recipe.site, device, folder)
+    if launcher.exposed:
+        tell(launcher.exposed)
     return ClusterWorld(
         recipe,
         make_task(recipe.site.task),
         start_policy(recipe.site.policy).resolve(),
-        RayLauncher(recipe.site, device, folder),
+        launcher,
         device=device,
         allow_code=allow_code,
         tell=tell,

@@ -41,7 +41,7 @@ ROOMS = {
 KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/commands/pretraining.py", "tui/commands/doctor.py"}
 CORE_WITHOUT_TORCH = """
     recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
-    metrics errors user_code pytest_plugin forecast glossary
+    checkpoint manifest timeline metrics errors user_code pytest_plugin forecast glossary
 """.split()  # noqa: SIM905
 TORCH_FREE = [
     *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),

@@ -180,8 +180,9 @@ class ScalerlApp(App[None]):
             self.push_screen(Choice("Run again", words, [("r", "run it anew")]), answered)
 
     def edit(self, recipe: "Recipe", title: str, pace_s: float | None, folder: Path | None) -> None:
-        """Change a recipe; it always runs as a new run."""
+        """Change a recipe; it always runs as a new run, which may go on from a checkpoint of the old one."""
         from tui.screens.editor import Edited, EditorScreen
+        from tui.screens.forking import begin_changed
 
         editor = EditorScreen(recipe, title, pace_s)
 
@@ -191,8 +192,7 @@ class ScalerlApp(App[None]):
             if edited.action == "save":
                 self.notify(f"saved as {edited.path}: scalerl run {edited.path}")
                 return
-            changed = editor.draft.recipe()
-            self.start(changed, self.fleet.place_for(changed, folder))
+            begin_changed(self, editor.draft.recipe(), folder)
 
         self.push_screen(editor, done)
 

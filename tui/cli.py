@@ -5,13 +5,16 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tui.cli_curves import compare_command, fit_command
 from tui.cli_screens import Theme, has_terminal, open_app, serve_command, watch_command
 from tui.console import INTERRUPTED, Json, errors, fail
+
+if TYPE_CHECKING:
+    from scenarios.runs import RunResult
 
 app = typer.Typer(
     name="scalerl",
@@ -79,12 +82,35 @@ def run_command(
     seeds: Seeds = None,
     allow_code: AllowCode = False,
     list_: Annotated[bool, typer.Option("--list", help="List what can be run by name.")] = False,
+    fork_of: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN@UPDATE",
+            help="Go on from a checkpoint of a run, with KEY=VALUE changed.",
+        ),
+    ] = None,
     leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """Run a scenario, a named recipe or a recipe file; resumes if DIR holds an unfinished run."""
     if list_:
         list_names(as_json)
+    elif fork_of is not None:
+        if on or arm or seeds is not None:
+            fail("--from goes on with a run as it is: --on, --arm and --seeds do not go with it")
+        from tui.commands.running import run_fork
+
+        with errors():
+            results = run_fork(
+                fork_of,
+                [*([name] if name else []), *(overrides or [])],
+                out=out,
+                allow_code=allow_code,
+                leash=leash,
+                as_json=as_json,
+            )
+        _exit_as(results)
     elif name is None:
         fail("say what to run: a NAME from `scalerl run --list`, or a .toml file")
     else:
@@ -223,13 +249,49 @@ def check_command(
 
 
 @app.command("doctor")
-def doctor_command(as_json: Json = False) -> None:
-    """Say what this machine can run."""
-    from tui.commands.doctor import examine, show
+def doctor_command(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="A run folder or its events.jsonl, to be audited."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can run, or what a run folder is worth: what is torn, edited, lost."""
+    from tui.commands.doctor import examine, examine_run, show
 
+    if run is not None:
+        with errors():
+            fine = examine_run(run, as_json=as_json)
+        raise typer.Exit(0 if fine else 1)
     checks = examine()
     show(checks, as_json=as_json)
     raise typer.Exit(0 if all(check.ok for check in checks if check.needed) else 1)
+
+
+@app.command("simulate")
+def simulate_command(
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Play this one, and tell all about it."),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, help="How many seeds to play.")
+    ] = 200,
+    first: Annotated[
+        int, typer.Option("--first", metavar="N", min=0, help="The first of them.")
+    ] = 0,
+    faults: Annotated[
+        list[str] | None,
+        typer.Option("--faults", metavar="KIND,...", help="Only these; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play the loop under seeded faults, and hold it to its invariants after every event."""
+    from tui.commands.simulating import simulate
+
+    with errors():
+        held = simulate(seed, seeds, first, faults or [], as_json)
+    raise typer.Exit(0 if held else 1)
 
 
 @app.command("pretrain")
@@ -266,6 +328,10 @@ def run(
 
     with errors():
         results = run_plans(name, overrides or [], as_json=as_json, **options)
+    _exit_as(results)
+
+
+def _exit_as(results: "list[RunResult]") -> None:
     if any(result.status == "stopped" for result in results):
         raise typer.Exit(INTERRUPTED)
 

@@ -1,5 +1,6 @@
 """How a command speaks: errors as one sentence and an exit status, and what every command shares."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 INTERRUPTED = 130
+LONGEST = 2000  # characters of a message: a name or a value of someone else's may be endless
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
@@ -25,10 +27,20 @@ def errors() -> Iterator[None]:
         fail(str(error))
     except ScaleRLError as error:
         fail(str(error), status=1)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        fail(f"{error.filename}: {error.strerror}: choose a shorter one")
     except KeyboardInterrupt as interrupt:
         fail(str(interrupt) or "interrupted", status=INTERRUPTED)
 
 
 def fail(message: str, *, status: int = 2) -> NoReturn:
-    print(f"scalerl: {message}", file=sys.stderr)
+    """One line on stderr: what it quotes of a file cannot move the cursor."""
+    from tui.words import printable
+
+    shown = printable(message)
+    if len(shown) > LONGEST:
+        shown = f"{shown[: LONGEST // 2]} ... {shown[-LONGEST // 2 :]}"
+    print(f"scalerl: {shown}", file=sys.stderr)
     raise typer.Exit(status)

@@ -1,14 +1,21 @@
 """Numbers and foreign text as words: what every page and every screen writes the same way."""
 
+from collections.abc import Iterable
+
 from scalerl.curves.curve import amount
 from scalerl.curves.uncertainty import Interval
 
-__all__ = ["amount", "duration", "interval", "printable"]
+__all__ = ["amount", "duration", "interval", "page", "printable"]
 
 
 def printable(text: str) -> str:
     """The text in one line: ? for whatever moves the cursor or has no shape."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def page(lines: Iterable[str]) -> str:
+    """Lines to print, each as `printable` has it."""
+    return "\n".join(map(printable, lines))
 
 
 def interval(found: Interval, form: str = ".3f", factor: float = 1.0) -> str:

@@ -24,6 +24,7 @@ from scalerl.fit import (
     inside,
     usable_points,
 )
+from scalerl.nesting import DEEPEST
 
 NO_SETTING = ("name", "seed", "site.name")
 MOST_POINTS = 500  # more are averaged in blocks: a fit gains nothing from them but time
@@ -201,7 +202,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return rows
     for key, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix.count(".") < DEEPEST:
             rows |= flat(value, f"{prefix}{key}.")
         else:
             rows[f"{prefix}{key}"] = value

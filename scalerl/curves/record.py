@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,9 @@ from scipy.stats import binomtest
 from scalerl.curves.curve import Curve
 from scalerl.curves.region import LEVEL
 from scalerl.errors import InputError
+from scalerl.events import is_number
 from scalerl.forecast import Forecast
+from scalerl.paths import regular
 
 FORMAT = 1
 START = "0" * 64
@@ -158,7 +161,7 @@ def read_record(path: Path) -> list[Promise]:
         InputError: an entry that has been changed, or whose predecessor is not there.
     """
     try:
-        text = path.read_bytes() if path.exists() else b""
+        text = regular(path).read_bytes() if path.exists() else b""
     except OSError as error:
         raise InputError(f"cannot read the record {path}: {error.strerror}") from None
     return [_promise(entry) for entry in _entries(path, _whole_lines(text))]
@@ -236,7 +239,8 @@ def _entries(path: Path, record: bytes) -> list[dict[str, Any]]:
             entry = json.loads(text)
             hashed = {key: value for key, value in entry.items() if key != "hash"}
             sound = entry["hash"] == _hash(hashed) and entry["before"] == before
-        except (ValueError, KeyError, TypeError, AttributeError):
+            _promise(entry)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             sound, entry = False, {}
         if not sound:
             raise InputError(
@@ -251,6 +255,13 @@ def _entries(path: Path, record: bytes) -> list[dict[str, Any]]:
 def _promise(entry: dict[str, Any]) -> Promise:
     names = ("hash", "when", "source", "unit", "n", "last_C", "settled_C", "verdict", "points")
     C_R_lo_hi = tuple((row[0], row[1], row[2], row[3]) for row in entry["at"])
+    numbers = [entry["n"], entry["last_C"], entry["settled_C"], *chain(*C_R_lo_hi)]
+    words = [entry[name] for name in ("hash", "when", "unit", "verdict", "points")]
+    source = dict(entry["source"])
+    words += [source.pop("text"), *source.pop("select")]
+    words += [source.pop(name) or "" for name in ("x", "y", "unit")]
+    if source or not all(map(is_number, numbers)) or not all(isinstance(w, str) for w in words):
+        raise TypeError("it is no forecast")
     return Promise(**{name: entry[name] for name in names}, at=C_R_lo_hi)
 
 

@@ -15,6 +15,7 @@ from scalerl.curves.curve import Curve, curve, curve_of_run, differing_settings
 from scalerl.curves.tables import read_csv
 from scalerl.errors import InputError
 from scalerl.events import Event, read_events
+from scalerl.paths import is_file, is_folder, regular
 
 PAPER = "paper:"
 CURVES = Path(__file__).parents[1] / "data" / "scalerl_curves.csv"
@@ -58,11 +59,11 @@ def read_source(
     path = Path(text)
     if text.startswith(PAPER):
         found = published(text.removeprefix(PAPER))
-    elif path.is_dir():
+    elif is_folder(path):
         found = _read_folder(path)
     elif path.suffix == ".jsonl":
         found = _runs(str(path), [path])
-    elif not path.exists() and _matches(text):
+    elif not is_file(path) and _matches(text):
         raise InputError(f"there is no file {text}; for the curve of the paper say {PAPER}{text}")
     else:
         return _with_unit(Source(text, read_csv(path, x=x, y=y, select=select)), unit)
@@ -101,7 +102,7 @@ def _number_last(name: str) -> tuple[float, str]:
 
 
 def _runs(name: str, logs: Sequence[Path]) -> Source:
-    events = [read_events(log) for log in logs]
+    events = [_events(log) for log in logs]
     curves = [
         curve_of_run(each, name if len(logs) == 1 else str(log.parent))
         for each, log in zip(events, logs, strict=True)
@@ -113,6 +114,13 @@ def _runs(name: str, logs: Sequence[Path]) -> Source:
         keys = ", ".join(differing)
         raise InputError(f"{name} holds runs of different recipes ({keys}): name one of them")
     return Source(name, curves, events)
+
+
+def _events(log: Path) -> list[Event]:
+    try:
+        return read_events(regular(log))
+    except OSError as error:
+        raise InputError(f"cannot read the event log {log}: {error.strerror}") from None
 
 
 # ---- the paper -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from scalerl.curves.curve import Curve, curve
 from scalerl.errors import InputError
 from scalerl.fit import FitError, Floats, binomial_precision, checked
+from scalerl.paths import regular
 
 X_NAMES = {
     "gpu_hours": "GPU-h",
@@ -57,7 +58,7 @@ def read_csv(
 def _table(path: Path) -> tuple[list[str], Rows]:
     """(header, rows) without comments and blank lines."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with regular(path).open(encoding="utf-8-sig", newline="") as file:
             lines = [
                 (line, cells)
                 for line, cells in enumerate(csv.reader(file), 1)

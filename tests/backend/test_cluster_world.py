@@ -19,6 +19,7 @@ import backend.push
 from backend.preparing import for_actors
 from backend.world import ClusterWorld
 from sandbox.digit_sum import DigitSum
+from scalerl.checkpoint import load_checkpoint, newest_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
 from scalerl.errors import CheckpointError, InputError, PushFailed, RunFailed
@@ -26,7 +27,7 @@ from scalerl.events import Event, EventLog, evaluations, lost_evaluations, read_
 from scalerl.loop import Control, Loop
 from scalerl.recipe import CustomLoss, Recipe
 from scalerl.rollout import Group
-from scalerl.state import LoopState, load_checkpoint, newest_checkpoint
+from scalerl.state import LoopState
 from scalerl.world import UpdateStats
 
 LIMIT_S = 20
@@ -117,7 +118,7 @@ def play(recipe: Recipe, cast: Cast) -> Outcome:
         assert launcher.closed
         assert all(remote.dead for remotes in launcher.made.values() for remote in remotes)
     events = read_events(cast.folder / "events.jsonl")
-    return Outcome(status, world, launcher, state, events, loop.gpu_hours())
+    return Outcome(status, world, launcher, state, events, loop.books.gpu_hours())
 
 
 def quietly(loop: Loop) -> str:

@@ -299,7 +299,7 @@ def test_a_checkpoint_that_cannot_be_used(what: str, tmp_path: Path, ranks: TwoR
     if what != "nothing":
         ranks.trainer("save", tmp_path)
     if what == "torn":
-        for path in tmp_path.glob("*.distcp"):
+        for path in tmp_path.glob("*.safetensors"):
             path.write_bytes(path.read_bytes()[:100])
     if what == "another policy":
         tied_policy(tmp_path / "tied")

@@ -12,6 +12,7 @@ from driving import drive
 from screen import until
 from textual.pilot import Pilot
 
+from scalerl.checkpoint import newest_checkpoint
 from scalerl.events import evaluations
 from scenarios.scenario import plan
 
@@ -51,7 +52,8 @@ def test_the_lag_never_passes_k(run: ClusterRun) -> None:
 def test_completions_span_versions(run: ClusterRun) -> None:
     """Pushes come in mid-generation: some completions are begun by one version and ended by another."""
     batches = [event for event in run.of("update") if event["stale_kv_kl"] is not None]
-    [checkpoint] = (run.folder / "checkpoints").iterdir()
+    checkpoint = newest_checkpoint(run.folder / "checkpoints")
+    assert checkpoint is not None
     finished = json.loads((checkpoint / "loop.json").read_text())["state"]["finished"]
     versions = [c["version"] for row in finished for c in row["group"]["completions"]]
     spanning = sum(version[0] != version[-1] for version in versions)

@@ -1,9 +1,11 @@
 """The event stream: numbering, torn lines, what a resume voids, and readers that tolerate what they do not know."""
 
 import json
+import os
 from pathlib import Path
 from time import sleep
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,8 @@ from scalerl.events import (
     lost_evaluations,
     parse_lines,
     read_events,
+    seal,
+    seals,
     surviving,
 )
 
@@ -66,8 +70,11 @@ def test_an_event_is_one_line_with_the_common_fields(tmp_path: Path, time: FakeT
     text = path.read_text()
     log.close()
     assert text.count("\n") == 1 and text.endswith("\n")
-    assert json.loads(text) == {
-        "v": 1,
+    event = json.loads(text)
+    said, found = seals(text[:-1].encode())
+    assert event.pop("crc") == said == found == f"{crc32(text[:-19].encode()):08x}"
+    assert event == {
+        "v": 2,
         "seq": 0,
         "t": 2.5,
         "clock": 7.0,
@@ -76,7 +83,7 @@ def test_an_event_is_one_line_with_the_common_fields(tmp_path: Path, time: FakeT
         "loss": 1.5,
         "note": "two\nlines",
     }
-    assert heard == [json.loads(text)]
+    assert heard == [event]
 
 
 def test_seq_counts_all_but_heartbeat_and_resume(tmp_path: Path) -> None:
@@ -228,6 +235,28 @@ def test_an_empty_file_is_not_torn(tmp_path: Path) -> None:
     log.emit("run", **AT)
     log.close()
     assert path.read_text().startswith("{")
+
+
+def test_a_log_can_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    log = EventLog(tmp_path / "events.jsonl")
+    log.emit("run", **AT)
+    log.sync()
+    assert synced == [(tmp_path / "events.jsonl").stat().st_size] and synced[0] > 0
+    log.close()
+    log.sync()
+    EventLog().sync()  # without a file there is nothing to do
+    assert len(synced) == 1
+
+
+def test_a_seal_by_hand() -> None:
+    assert crc32(b"123456789") == 0xCBF43926  # the check value of CRC-32
+    body = '{"a":"ä"'
+    sealed = seal(body + "}")
+    assert sealed == f'{body},"crc":"{crc32(body.encode()):08x}"' + "}"
+    assert len(set(seals(sealed.encode()))) == 1
+    assert seals(b'{"a":1}') == seals(b"") == seals(b'","crc":"12345678') == ("", "")
 
 
 # ---- readers ----

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tiny_runs import small_plan
 
+from scalerl.books import MAX_PHASES_PER_UPDATE
 from scalerl.curves.alarms import LOW_ESS, TRUNCATION, ZERO_VARIANCE
 from scalerl.errors import InputError
-from scalerl.events import Event
+from scalerl.events import Event, read_events
 from scalerl.forecast import FEWEST_POINTS, RUN_TO_RUN, WIDEST
 from scalerl.glossary import SOURCE, entries, entry, markdown, sections
-from scalerl.loop import MAX_PHASES_PER_UPDATE
 from scenarios.runs import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    seen: list[Event] = []
-    run(small_plan(), tmp_path_factory.mktemp("glossary") / "run", listen=seen.append)
-    return seen
+    folder = tmp_path_factory.mktemp("glossary") / "run"
+    run(small_plan(), folder)
+    return read_events(folder / "events.jsonl")
 
 
 def names(group: str) -> set[str]:

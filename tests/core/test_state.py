@@ -1,74 +1,14 @@
-"""What the loop remembers: no group lost or counted twice, and checkpoints that are whole or not there."""
+"""What the loop remembers: no group lost or counted twice, all of it saved."""
 
 import json
 import pickle
-import shutil
-from pathlib import Path
 
 import pytest
-from scripted import Script, ScriptedWorld, scripted_recipe
+from states import completion, filled, fresh, scored
 
-from scalerl.compute import Ledger, Phase, Role
-from scalerl.curriculum import Curriculum
-from scalerl.errors import CheckpointError
 from scalerl.rollout import Completion, Group
-from scalerl.state import (
-    Finished,
-    LoopState,
-    PendingEval,
-    Ticket,
-    load_checkpoint,
-    newest_checkpoint,
-    save_checkpoint,
-)
+from scalerl.state import Finished, Ticket
 from scalerl.world import EvalResult
-
-GPUS: dict[Role, int] = {"generator": 4, "trainer": 2, "evaluator": 1}
-ID = "0123456789ab"
-
-
-def completion(correct: bool, *version: int) -> Completion:
-    n = len(version)
-    return Completion(
-        [5] * n,
-        [-0.1] * n,
-        list(version),
-        [True] * n,
-        correct=correct,
-        reward=1.0 if correct else -1.0,
-    )
-
-
-def fresh() -> LoopState:
-    return LoopState(Curriculum(10, 3), Ledger(GPUS))
-
-
-def scored(ticket: Ticket, *correct: bool) -> Group:
-    return Group(ticket.ordinal, ticket.prompt, [1], [completion(c, 0, 0) for c in correct])
-
-
-def filled() -> LoopState:
-    """A state in which every field has a value of its own."""
-    state = fresh()
-    state.ledger.add(Phase("trainer", 0, "update", 0.0, 1.5, gpus=2))
-    state.version, state.published = 7, 6
-    for ordinal in range(5):
-        assert state.admit().ordinal == ordinal
-    for ordinal in (3, 0, 1):
-        state.land(
-            state.in_flight[ordinal],
-            scored(state.in_flight[ordinal], True, False),
-            reject=ordinal == 1,
-        )
-    state.take([3])
-    state.pending.append(PendingEval(12, 5, 0.25, ["validation", "ood"]))
-    state.next_seq, state.clock = 31, 0.1 + 0.2
-    return state
-
-
-def world() -> ScriptedWorld:
-    return ScriptedWorld(scripted_recipe(), Script(), version=7, published=6)
-
 
 # ---- the life of a ticket ----
 
@@ -153,7 +93,7 @@ def test_evaluation_by_hand() -> None:
     assert EvalResult("validation", 3, 4, [4, 0]).se == 0.0
 
 
-# ---- checkpoints ----
+# ---- saved and loaded ----
 
 
 def test_a_state_survives_json() -> None:
@@ -169,140 +109,3 @@ def test_a_state_survives_json() -> None:
     plain = fresh()
     for name in ("version", "published", "updates", "next_ordinal", "taken", "rejected", "tokens"):
         assert getattr(state, name) != getattr(plain, name), name
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    state = filled()
-    path = save_checkpoint(tmp_path / "checkpoints", state, world(), ID)
-    assert path == tmp_path / "checkpoints" / "update-1" == newest_checkpoint(path.parent)
-    again = fresh()
-    load_checkpoint(path, again, ID)
-    assert again == state
-    other = ScriptedWorld(scripted_recipe(), Script())
-    other.load(path)
-    assert (other.version, other.published) == (7, 6)
-
-
-def test_only_the_newest_stays(tmp_path: Path) -> None:
-    state = filled()
-    for updates in (9, 10):  # by number and not by name: "update-9" sorts after "update-10"
-        state.updates = updates
-        save_checkpoint(tmp_path, state, world(), ID)
-    assert [path.name for path in tmp_path.iterdir()] == ["update-10"]
-
-
-def test_newest_is_by_number(tmp_path: Path) -> None:
-    assert newest_checkpoint(tmp_path) is None
-    assert newest_checkpoint(tmp_path / "absent") is None
-    for name in ("update-9", "update-10", "update-11", ".update-12.draft"):
-        (tmp_path / name).mkdir()
-    for name in ("update-9", "update-10", ".update-12.draft"):
-        (tmp_path / name / "loop.json").touch()
-    assert newest_checkpoint(tmp_path) == tmp_path / "update-10"  # 11 has no loop.json
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def test_killed_while_the_world_saves(tmp_path: Path) -> None:
-    state = filled()
-    save_checkpoint(tmp_path, state, world(), ID)
-    state.updates = 2
-
-    class Dying(ScriptedWorld):
-        def save(self, folder: Path) -> None:
-            (folder / "half").touch()
-            raise Killed
-
-    with pytest.raises(Killed):
-        save_checkpoint(tmp_path, state, Dying(scripted_recipe(), Script()), ID)
-    assert newest_checkpoint(tmp_path) == tmp_path / "update-1"
-    # the next attempt starts clean
-    path = save_checkpoint(tmp_path, state, world(), ID)
-    assert not (path / "half").exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["update-2"]
-
-
-@pytest.mark.parametrize("updates", [1, 2])
-def test_killed_at_the_rename(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int
-) -> None:
-    """There is a checkpoint at every moment, also when one of the same update is written again (after a resume)."""
-    state = filled()
-    save_checkpoint(tmp_path, state, world(), ID)
-    state.updates = updates
-
-    def die(self: Path, target: Path) -> Path:
-        raise Killed
-
-    monkeypatch.setattr(Path, "rename", die)
-    monkeypatch.setattr(Path, "replace", die)
-    with pytest.raises(Killed):
-        save_checkpoint(tmp_path, state, world(), ID)
-    monkeypatch.undo()
-    newest = newest_checkpoint(tmp_path)
-    assert newest is not None
-    load_checkpoint(newest, fresh(), ID)
-
-
-def test_written_again_at_the_same_update(tmp_path: Path) -> None:
-    state = filled()
-    save_checkpoint(tmp_path, state, world(), ID)
-    state.next_seq = 99
-    path = save_checkpoint(tmp_path, state, world(), ID)
-    again = fresh()
-    load_checkpoint(path, again, ID)
-    assert again.next_seq == 99
-    assert newest_checkpoint(tmp_path) == path
-
-
-def test_killed_before_the_older_one_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two checkpoints of one update, the one that was written last is the newest."""
-    state = filled()
-    save_checkpoint(tmp_path, state, world(), ID)
-    state.next_seq = 99
-    remove = shutil.rmtree
-
-    def die(path: Path, ignore_errors: bool = False) -> None:
-        if path.exists():
-            raise Killed
-        remove(path, ignore_errors=ignore_errors)
-
-    monkeypatch.setattr("scalerl.state.shutil.rmtree", die)
-    with pytest.raises(Killed):
-        save_checkpoint(tmp_path, state, world(), ID)
-    monkeypatch.undo()
-    newest, again = newest_checkpoint(tmp_path), fresh()
-    assert newest is not None
-    load_checkpoint(newest, again, ID)
-    assert again.next_seq == 99
-
-
-def test_a_torn_loop_json_is_named(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, filled(), world(), ID)
-    text = (path / "loop.json").read_text()
-    (path / "loop.json").write_text(text[: len(text) // 2])
-    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*update-1"):
-        load_checkpoint(path, fresh(), ID)
-    (path / "loop.json").unlink()
-    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*update-1"):
-        load_checkpoint(path, fresh(), ID)
-
-
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, filled(), world(), ID)
-    data = json.loads((path / "loop.json").read_text())
-    (path / "loop.json").write_text(json.dumps({**data, "format": 0}))
-    with pytest.raises(CheckpointError, match="has checkpoint format 0; this version reads 1"):
-        load_checkpoint(path, fresh(), ID)
-
-
-def test_another_algorithm_is_refused_and_nothing_is_loaded(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, filled(), world(), ID)
-    state = fresh()
-    with pytest.raises(CheckpointError, match=f"belongs to algorithm {ID}, the recipe is ffff"):
-        load_checkpoint(path, state, "ffff")
-    assert state == fresh()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scripted import TOKENS, Outcome, Script, ScriptedWorld, play, scripted_recipe
 
+from scalerl.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import Curriculum
 from scalerl.curves.search import B_BOUNDS
@@ -16,7 +17,7 @@ from scalerl.errors import CheckpointError, CurriculumExhausted, GeneratorLost
 from scalerl.fit import fit_sigmoid
 from scalerl.loop import Control
 from scalerl.rollout import Completion, Group
-from scalerl.state import LoopState, load_checkpoint, newest_checkpoint, save_checkpoint
+from scalerl.state import LoopState
 from scalerl.task import Prompt
 from scalerl.update import mixed_groups
 

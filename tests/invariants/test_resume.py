@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Outcome, Script, ScriptedWorld, play, scripted_recipe
 
+from scalerl.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import Curriculum, curriculum_of
 from scalerl.errors import CheckpointError, RunFailed
 from scalerl.loop import Control
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
-from scalerl.state import LoopState, load_checkpoint, newest_checkpoint, save_checkpoint
+from scalerl.state import LoopState
 from scalerl.task import Prompt
 from scalerl.world import PushStats, UpdateStats
 
@@ -359,7 +360,7 @@ def test_every_group_is_trained_once_over_crashes(
     recipes_of(),
     scripts,
     st.integers(1, 24),
-    st.one_of(st.none(), st.integers(-3, 9).filter(lambda n: n != 1), st.text(max_size=3)),
+    st.one_of(st.none(), st.integers(-3, 9).filter(lambda n: n not in (1, 2)), st.text(max_size=3)),
 )
 def test_a_state_is_saved_whole(recipe: Recipe, script: Script, at: int, other: object) -> None:
     def empty() -> LoopState:
@@ -377,6 +378,9 @@ def test_a_state_is_saved_whole(recipe: Recipe, script: Script, at: int, other: 
         assert next_draws(again.curriculum) == next_draws(outcome.state.curriculum)
         data = json.loads((path / "loop.json").read_text())
         (path / "loop.json").write_text(json.dumps({**data, "format": other}))
+        with pytest.raises(CheckpointError, match="was edited"):
+            load_checkpoint(path, empty(), identity)
+        (path / "manifest.json").unlink()  # as the first format had none
         refused = empty()
         with pytest.raises(CheckpointError, match="format"):
             load_checkpoint(path, refused, identity)

@@ -1,8 +1,11 @@
 """Whole small runs in their folders: the same seed twice, stopped and taken up, finished, foreign, in use."""
 
+import json
+import shutil
 import tomllib
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -99,7 +102,8 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     assert evals[0]["C"] == 0.0
     assert tomllib.loads((tmp_path / "recipe.toml").read_text())["staleness"]["k"] == 4
     assert differing_keys(tmp_path, wanted.recipe) == []
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["update-8"]
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["update-4", "update-8"]
 
 
 def test_c_counts_all_generators_and_trainers_whatever_they_do(tmp_path: Path) -> None:
@@ -136,6 +140,15 @@ def kill_at(update: int, wanted: Plan, folder: Path) -> None:
     with pytest.raises(BaseException) as failure:  # noqa: PT011 - the task group wraps it
         run(wanted, folder, listen=die)
     assert failure.type is Killed or failure.group_contains(Killed)
+
+
+def stopped_at(update: int, wanted: Plan, folder: Path) -> None:
+    control = Control()
+
+    def listen(event: Event) -> None:
+        control.stop |= event["kind"] == "update" and event["update"] >= update
+
+    assert run(wanted, folder, listen=listen, control=control).status == "stopped"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,6 +232,101 @@ def test_a_run_killed_after_a_checkpoint_goes_on_from_it(whole: Path, tmp_path: 
     )
     assert updates == [5, 6, 7, 8]
     check_equal(whole, tmp_path)
+
+
+def warnings(folder: Path) -> list[str]:
+    """What is told at the resume, before anything else."""
+    told = list(parse_lines(folder / "events.jsonl"))
+    place = max(i for i, event in enumerate(told) if event["kind"] == "resume")
+    return [e["what"] for e in takewhile(lambda e: e["kind"] == "warning", told[place + 1 :])]
+
+
+def without_warnings(folder: Path) -> list[Event]:
+    return [
+        {**event, "seq": 0}
+        for event in timeline(folder)
+        if event["kind"] not in ("warning", "done")
+    ]
+
+
+@pytest.mark.parametrize("file", ["loop.json", "decoder.safetensors", "manifest.json"])
+def test_a_run_whose_newest_checkpoint_is_torn_goes_on_from_the_one_before(
+    file: str, whole: Path, tmp_path: Path
+) -> None:
+    """To the same weights and events, and the first thing it says is what was passed over, and why."""
+    wanted = small_plan(*KEEP)
+    stopped_at(6, wanted, tmp_path)
+    path = final(tmp_path, 6) / file
+    path.write_bytes(path.read_bytes()[:-7])
+    assert run(wanted, tmp_path).status == "done"
+    [said] = warnings(tmp_path)
+    assert said.startswith(f"checkpoint update-6/{file} is torn or was edited: ")
+    assert said.endswith("passed over, the run goes on from update-4")
+    assert without_warnings(tmp_path) == without_warnings(whole)
+    for name in ("policy", "generator", "optimizer"):
+        weights = f"{name}.safetensors"
+        assert bits(final(tmp_path) / weights) == bits(final(whole) / weights)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["update-4", "update-8"]
+
+
+def test_a_run_without_any_whole_checkpoint_is_not_begun_anew(tmp_path: Path) -> None:
+    wanted = small_plan(*KEEP)
+    stopped_at(6, wanted, tmp_path)
+    for path in (tmp_path / "checkpoints").iterdir():
+        (path / "world.json").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole .*from a copy"):
+        run(wanted, tmp_path)
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before[tmp_path / "lock"] = after[tmp_path / "lock"]
+    assert before == after
+
+
+def test_events_that_were_edited_or_are_missing_are_told_at_the_resume(tmp_path: Path) -> None:
+    wanted = small_plan(*KEEP)
+    stopped_at(6, wanted, tmp_path)
+    log = tmp_path / "events.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    lines[3] = lines[3].replace('"kind"', '"Kind"')
+    del lines[7:9]
+    log.write_text("".join(lines))
+    assert run(wanted, tmp_path).status == "done"
+    [said] = warnings(tmp_path)
+    offsets = [sum(map(len, lines[:place])) for place in (3, 7)]
+    assert said.startswith("events.jsonl is damaged: ")
+    assert f"line 4 (byte {offsets[0]}) was edited: its checksum is " in said
+    gap = f"line 8 (byte {offsets[1]}) has seq 9 where 7 comes next: 2 events are missing"
+    assert gap in said
+
+
+def test_a_log_that_is_gone_is_told_and_begun_anew(tmp_path: Path) -> None:
+    wanted = small_plan(*KEEP)
+    stopped_at(6, wanted, tmp_path)
+    (tmp_path / "events.jsonl").unlink()
+    heard: list[Event] = []
+    assert run(wanted, tmp_path, listen=heard.append).status == "done"
+    assert [e["what"] for e in heard if "is gone, and with it the" in str(e.get("what"))] != []
+    assert timeline(tmp_path)[0]["kind"] == "run"
+
+
+def test_a_run_of_the_formats_before_is_taken_up(whole: Path, tmp_path: Path) -> None:
+    """Checkpoints without a manifest, lines without a checksum."""
+    wanted = small_plan(*KEEP)
+    stopped_at(6, wanted, tmp_path)
+    shutil.rmtree(final(tmp_path, 4))
+    (final(tmp_path, 6) / "manifest.json").unlink()
+    loop = final(tmp_path, 6) / "loop.json"
+    loop.write_text(loop.read_text().replace('{"format":2', '{"format":1', 1))
+    log = tmp_path / "events.jsonl"
+    old = [{**event, "v": 1} for event in parse_lines(log)]
+    for event in old:
+        del event["crc"]
+    log.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in old))
+    assert run(wanted, tmp_path).status == "done"
+    assert warnings(tmp_path) == []
+    events = [{**event, "v": 2} for event in timeline(tmp_path)]
+    assert events == timeline(whole)
 
 
 def test_stopping_before_the_first_update_leaves_a_run_that_can_be_taken_up(

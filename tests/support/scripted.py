@@ -175,6 +175,7 @@ class ScriptedWorld:
 
 
 SITE = Sandbox(
+    stall_s=1e15,  # a Pareto law knows no bound
     updates=20,
     thinking_tokens=8,
     answer_tokens=2,
@@ -242,4 +243,4 @@ def play(
         return status
 
     status = run_virtual(main(), start=state.clock)
-    return Outcome(status, world, state, events, loop.trained_s, ended)
+    return Outcome(status, world, state, events, loop.books.trained_s, ended)

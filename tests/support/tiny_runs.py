@@ -48,9 +48,9 @@ def quiet_recipe(*overrides: str, name: str = "scalerl") -> Recipe:
 
 
 def timeline(folder: Path) -> list[Event]:
-    """The surviving events of a run without wall time, the one field that may differ between equal runs."""
+    """The surviving events of a run without wall time, and so without checksums: all else is equal in equal runs."""
     return [
-        {key: value for key, value in event.items() if key != "t"}
+        {key: value for key, value in event.items() if key not in ("t", "crc")}
         for event in read_events(folder / "events.jsonl")
     ]
 

@@ -13,10 +13,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_runs import small_plan
 
+from scalerl.checkpoint import checkpoints, updates_of
 from scalerl.events import read_events
+from scenarios.runs import run
 from tui.app import ScalerlApp
 from tui.screens.compare import CompareScreen
 from tui.screens.dashboard import Dashboard
+from tui.screens.forking import begin_changed
 from tui.screens.home import HomeScreen
 
 
@@ -233,5 +236,48 @@ def test_a_folder_of_runs_is_no_run_and_names_some() -> None:
     async def look(pilot: Pilot[None]) -> None:
         app_of(pilot).show_run("runs")
         await until(pilot, "runs is no run but holds some: runs/tiny/scalerl/seed-0")
+
+    drive(look)
+
+
+@pytest.fixture(scope="module")
+def with_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that ended at update 8, with checkpoints at 4 and 8."""
+    folder = tmp_path_factory.mktemp("runs") / "seed-0"
+    run(small_plan(), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "begins_at"), [("1", "seed-0@4", 4), ("n", "seed-0.2", None)]
+)
+def test_a_changed_recipe_begins_where_one_says(
+    starts: FakeStarts, with_checkpoints: Path, key: str, place: str, begins_at: int | None
+) -> None:
+    changed = small_plan("loss.eps_max=3").recipe
+    begun: list[Path] = []
+
+    async def look(pilot: Pilot[None]) -> None:
+        app = app_of(pilot)
+        begin_changed(app, changed, with_checkpoints)
+        text = await until(pilot, "Where from")
+        assert "from its checkpoint at update 4" in text and "at update 8" not in text
+        await press(pilot, key)
+        begun.append(starts.last.folder)
+
+    drive(look)
+    [folder] = begun
+    assert folder == with_checkpoints.with_name(place)
+    found = [updates_of(path) for path in checkpoints(folder / "checkpoints")]
+    assert found == ([] if begins_at is None else [begins_at])
+
+
+def test_a_recipe_that_changes_too_much_begins_anew_without_a_question(
+    starts: FakeStarts, with_checkpoints: Path
+) -> None:
+    async def look(pilot: Pilot[None]) -> None:
+        begin_changed(app_of(pilot), small_plan("group_size=8").recipe, with_checkpoints)
+        await until(pilot, "STARTING")
+        assert starts.last.folder.parent == with_checkpoints.parent
 
     drive(look)

@@ -280,6 +280,62 @@ def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MISSING sandbox" in result.stdout
 
 
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    assert scalerl("run", "tiny", *SMALL, "--out", str(folder)).exit_code == 0
+    return folder
+
+
+def test_doctor_audits_a_run(small_run: Path) -> None:
+    """By its folder or its log, as a table or as JSON; what is broken sets the exit status."""
+    shutil.copytree(small_run, "run")
+    result = scalerl("doctor", "run")
+    assert result.exit_code == 0, result.output
+    lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["ok", name] for name in ("recipe", "events", "update-6", "lock", "resume", "disk")
+    ]
+    assert scalerl("doctor", "run/events.jsonl").stdout == result.stdout
+    weights = Path("run/checkpoints/update-6/policy.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    result = scalerl("doctor", "run", "--json")
+    assert result.exit_code == 1
+    found = {each["name"]: each for each in json.loads(result.stdout)}
+    assert found["update-6"]["status"] == "broken"
+    assert "has 1000" in found["update-6"]["found"] and found["update-6"]["way_out"]
+    assert (
+        "broken   update-6     update-6/policy.safetensors is torn"
+        in scalerl("doctor", "run").stdout
+    )
+
+
+def test_doctor_is_quick_and_needs_no_torch(small_run: Path) -> None:
+    code = (
+        "import sys; from tui.commands.doctor import examine_run; "
+        "examine_run(sys.argv[1], as_json=True); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(small_run)], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("absent", "absent is neither a run folder nor an events.jsonl"),
+        ("empty", "empty holds no run: neither recipe.toml nor events.jsonl"),
+        ("some", "some is no run but holds some: some/seed-0"),
+        ("x\0y", "x?y is no path: a NUL in it"),
+        ("a" * 5000, "File name too long"),
+    ],
+)
+def test_doctor_refuses_what_is_no_run(what: str, said: str) -> None:
+    Path("empty").mkdir()
+    Path("some/seed-0").mkdir(parents=True)
+    Path("some/seed-0/events.jsonl").touch()
+    assert said in refused("doctor", what)
+
+
 def test_pretrain_writes_a_policy_that_runs() -> None:
     assert scalerl("pretrain", "--out", "mine", "--steps", "3").exit_code == 0
     assert {path.name for path in Path("mine").iterdir()} == {

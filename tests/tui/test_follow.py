@@ -305,7 +305,7 @@ def test_unknown_kinds_are_passed_on_and_a_newer_format_is_told() -> None:
     assert log.comes(strange, {"v": 2, "kind": "x"}, {"v": "9", "kind": "y"})[0] == strange
     assert log.follower.newer == 3
     assert log.follower.notices == [
-        "log format 3, this program knows up to 1: unknown fields are ignored"
+        "log format 3, this program knows up to 2: unknown fields are ignored"
     ]
     old = Log()
     old.comes(update(0))

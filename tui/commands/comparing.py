@@ -26,7 +26,7 @@ from tui.commands.fitting import parse_grid, parse_window
 from tui.compare.contrast import speed_told
 from tui.show.overlay import Series, plot_overlay
 from tui.watch.analysis import forecast_of
-from tui.words import amount, interval
+from tui.words import amount, interval, page, printable
 
 HEIGHT = 16
 CLEAR = 0.8  # chance from which a winner is named
@@ -72,7 +72,7 @@ def compare(
         return
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     width = min(console.width, 110)
     parts = [
         _curves(made, width),
@@ -83,8 +83,7 @@ def compare(
         _efficiency(made, width),
         _effort(both, detect),
     ]
-    text = "\n\n".join("\n".join(part) for part in parts if part)
-    console.print(text, markup=False)
+    console.print("\n\n".join(page(part) for part in parts if part))
 
 
 def _read(
@@ -175,14 +174,15 @@ def _table(both: Comparison) -> list[str]:
     for head in heads:
         table.add_column(head, no_wrap=head != "curve", overflow="fold")
     for each in made:
-        cells = [each.curve.name, interval(each.A())]
+        cells = [printable(each.curve.name), interval(each.A())]
         if close:
             held = exponent_at(each, common)
             cells.append("-" if held is None else f"{held[0]:.2f}")
         cells += [amount(each.compute_to_share(q).value) for q in SHARES]
         cells += [str(each.fit.n), f"{each.fit.rmse:.4f}", each.verdict]
         table.add_row(*cells)
-    console = Console(width=max(110, 40 + 12 * len(heads)), highlight=False)
+    width = max(110, 40 + 12 * len(heads))
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
     with console.capture() as held_back:
         console.print(table)
     lines = [line.rstrip() for line in held_back.get().splitlines() if line.strip()]

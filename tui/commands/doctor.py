@@ -1,4 +1,4 @@
-"""`scalerl doctor`: what this machine can run."""
+"""`scalerl doctor`: what this machine can run; `scalerl doctor RUN`: what a run folder is worth."""
 
 import importlib.metadata
 import importlib.util
@@ -63,6 +63,44 @@ def show(checks: list[Check], *, as_json: bool) -> None:
     for check in checks:
         mark = "ok" if check.ok else "MISSING" if check.needed else "-"
         print(f"{mark:<8}{check.name:<12}{check.found}")
+
+
+def examine_run(text: str, *, as_json: bool) -> bool:
+    """Audit a run folder, or the one of an events.jsonl, and print what was found; whether nothing is broken.
+
+    Raises:
+        InputError: it is no run.
+    """
+    from scenarios.audit import Status, audit
+    from tui.words import printable  # numpy is behind it, which may be what the machine lacks
+
+    findings = audit(_run_folder(text))
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            way_out = f": {finding.way_out}" if finding.way_out else ""
+            print(printable(f"{finding.status:<9}{finding.name:<13}{finding.found}{way_out}"))
+    return all(finding.status is not Status.BROKEN for finding in findings)
+
+
+def _run_folder(text: str) -> Path:
+    from scalerl.errors import InputError
+    from tui.watch.catalog import refuse_root
+    from tui.watch.feeds import LOG_NAME, path_of
+    from tui.words import printable
+
+    path = path_of(text)
+    try:
+        folder = path.parent if path.name == LOG_NAME and path.is_file() else path
+        if not folder.is_dir():
+            raise InputError(f"{printable(text)} is neither a run folder nor an {LOG_NAME}")
+        refuse_root(str(folder))
+        if not any((folder / name).exists() for name in (LOG_NAME, "recipe.toml", "checkpoints")):
+            raise InputError(f"{printable(text)} holds no run: neither recipe.toml nor {LOG_NAME}")
+    except OSError as error:
+        raise InputError(f"cannot read {printable(text)}: {error.strerror}") from None
+    return folder
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Check:

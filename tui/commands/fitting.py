@@ -12,6 +12,7 @@ from scalerl.curves.curve import thinned
 from scalerl.curves.sources import Source, published_names, read_source
 from scalerl.errors import InputError
 from scalerl.fit import Grid, SigmoidFit
+from tui.words import page
 
 if TYPE_CHECKING:
     from scalerl.forecast import Forecast
@@ -67,9 +68,9 @@ def fit(asked: FitRequest, *, as_json: bool) -> bool:
         said = register(asked, made)
     if as_json:
         print(json.dumps(document(made, asked.at), indent=2, allow_nan=False))
-        print("\n".join(said), end="", file=sys.stderr)
+        print(page(said), end="", file=sys.stderr)
     else:
-        print("\n".join([*lines, "", *said] if said else lines))
+        print(page([*lines, "", *said] if said else lines))
     return made.verdict == "ok"
 
 

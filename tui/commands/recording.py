@@ -13,7 +13,7 @@ from scalerl.errors import InputError
 from scalerl.forecast import Forecast
 from scenarios.runs import runs_root
 from tui.commands.fitting import FitRequest
-from tui.words import amount
+from tui.words import amount, page, printable
 
 FILE = "forecasts.jsonl"
 
@@ -69,8 +69,8 @@ def show_record(*, as_json: bool) -> None:
         print(json.dumps(found, indent=2))
         return
     for row in rows:
-        print(_line(row))
-    print("\n".join(lost), end="\n" if lost else "")
+        print(printable(_line(row)))
+    print(page(lost), end="\n" if lost else "")
     print(_score("verdict ok", of_ok))
     if others.n:
         print(_score("other verdicts, where nothing was promised", others))

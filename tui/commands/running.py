@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from scalerl.events import Event
 from scalerl.loop import Control
-from scenarios.runs import RunResult, choose_folder, run
+from scenarios.runs import RunResult, choose_folder, is_begun, run
 from scenarios.scenario import Plan, plan
 from tui.commands.fitting import fit_sentence, knee_warning
 from tui.show.curve import plot_curve
 from tui.watch.child import obey
+from tui.words import printable
 
 HEADER = "ver.   GPU-h  pass rate    | update trunc. inter. lag (max)  zero length"
 
@@ -42,7 +43,43 @@ def run_plans(
     plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
     # all refusals before the first run
     folders = [choose_folder(each, len(plans), out) for each in plans]
-    console = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    return _run_all(plans, folders, allow_code=allow_code, leash=leash, as_json=as_json)
+
+
+def run_fork(
+    source: str,
+    overrides: Sequence[str],
+    *,
+    out: Path | None = None,
+    allow_code: bool = False,
+    leash: bool = False,
+    as_json: bool = False,
+) -> list[RunResult]:
+    """Go on from a checkpoint of a run, RUN@UPDATE, in a folder of its own."""
+    from scenarios.fork import Source, fork, forked_recipe, place_of_fork
+
+    found = Source.of(source)
+    recipe = forked_recipe(found, overrides)
+    folder = out or place_of_fork(found)
+    if is_begun(folder):  # a fork that was stopped is taken up
+        forked = Plan(recipe.name, folder.name, recipe)
+        choose_folder(forked, 1, folder)
+    else:
+        forked = fork(found, recipe, folder)
+    forked = replace(forked, overrides=tuple(overrides))
+    return _run_all([forked], [folder], allow_code=allow_code, leash=leash, as_json=as_json)
+
+
+def _run_all(
+    plans: list[Plan], folders: list[Path], *, allow_code: bool, leash: bool, as_json: bool
+) -> list[RunResult]:
+    console = Console(
+        file=sys.stderr if as_json else sys.stdout,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
         if leash:
@@ -102,7 +139,7 @@ class Display:
         """Take notice of one event of the run."""
         match event["kind"]:
             case "starting" if not self.silent:
-                self.console.print(event["what"])
+                self.console.print(printable(event["what"]))
             case "run" | "resume" if not self.silent:
                 self._head(event)
             case "update":
@@ -112,17 +149,17 @@ class Display:
             case "eval" if event["set"] == "validation" and not self.silent:
                 self.console.print(evaluation_line(event, self.last))
             case "warning" if not self.silent:
-                self.console.print(f"warning: {event['what']}")
+                self.console.print(printable(f"warning: {event['what']}"))
             case "fault" if "group" in event and not self.silent:  # one that the run survives
                 if event["cause"] != self.fault:  # an engine is lost with all its groups
-                    self.console.print(f"fault: {event['cause']}")
+                    self.console.print(printable(f"fault: {event['cause']}"))
                 self.fault = event["cause"]
 
     def _head(self, event: Event) -> None:
         """What runs, where, and what the columns below mean; first printed when it has really begun."""
         recipe = self.plan.recipe
         about = f"{self.plan.name} / {self.plan.arm}, seed {recipe.seed}"
-        about += "".join(f", {override}" for override in self.plan.overrides)
+        about += "".join(f", {printable(override)}" for override in self.plan.overrides)
         resumed = f", resumed at {event['gpu_h']:.1f} GPU-h" if event["kind"] == "resume" else ""
         self.console.print(
             f"{about}{resumed}\nalgorithm {recipe.algorithm_id()}, run folder {self.folder}\n{HEADER}"

@@ -159,7 +159,7 @@ def opener(text: str) -> Callable[[], Feed]:
     if not host or not url.path.strip("/"):
         raise InputError(f"cannot read {text}: give {kind}://HOST/PATH")
     if kind != "ssh":
-        return partial(HttpFeed, quote(text, safe=string.punctuation))
+        return partial(HttpFeed, quote(text, safe=string.punctuation, errors="surrogateescape"))
     path = url.path.removeprefix("/~/").rstrip("/")
     path = path if path.endswith(".jsonl") else f"{path}/{LOG_NAME}"
     return partial(SshFeed, f"ssh://{url.netloc}" if port else url.netloc, path)

@@ -11,6 +11,7 @@ from enum import StrEnum
 import orjson
 
 from scalerl.events import FORMAT, UNNUMBERED, Event, is_event, parse_event
+from scalerl.nesting import DEEPEST, too_deep
 from tui.watch.feeds import Feed, Restarted
 from tui.words import duration
 
@@ -267,6 +268,8 @@ def _event(line: bytes) -> Event | None:
         event = orjson.loads(line)
     except ValueError:  # stricter than Python: with NaN, and with bytes that are no text
         return parse_event(line.decode("utf-8", "replace"))
+    if line.count(b"[") + line.count(b"{") > DEEPEST and too_deep(event):
+        return None
     return event if is_event(event) else None
 
 

@@ -13,6 +13,9 @@ NO_EFFECT = (
     "site.updates",
     "site.evaluation.",
     "site.checkpoint_every",
+    "site.keep_checkpoints",
+    "site.stall_s",
+    "site.supervision.",
     "site.micro_batch",
     "site.device",
 )
