@@ -96,7 +96,8 @@ class Loop:
                     self.books.emit("fault", cause=cannot_write(cause), error=type(cause).__name__)
                 raise RunFailed(cannot_write(cause)) from cause
             said = first_line(cause)
-            self.books.emit("fault", cause=said, error=type(cause).__name__)
+            with suppress(OSError):  # a disk that is full too must not hide the cause
+                self.books.emit("fault", cause=said, error=type(cause).__name__)
             raise RunFailed(f"{type(cause).__name__}: {said}") from cause
         finally:
             await self.world.close()
@@ -140,7 +141,7 @@ class Loop:
                 self._save()
                 if self.control.stop:
                     return "stopped"
-                await self._start_evaluation(tasks, last=True)
+                await self._start_evaluation(tasks, last=True, again=True)
                 return "exhausted"
             groups = state.take(batch)
             push_due = self.rule.push_due(*self._starts())
@@ -212,6 +213,7 @@ class Loop:
                 n = self.recipe.group_size
                 group = await self.world.generate(prompt, n, ticket.ordinal, self.recipe.seed)
                 group.check(ticket.ordinal, prompt, n, ticket.start)
+                self._check_future(group)
                 return ticket, group
             except (GeneratorLost, GroupRefused) as lost:
                 tries += 1
@@ -259,11 +261,17 @@ class Loop:
         self.state.taken = 0
         self._slots.set()
 
-    async def _start_evaluation(self, tasks: asyncio.TaskGroup, *, last: bool = False) -> None:
-        """Pin the weights and evaluate them on the sets that are due after this update, if any."""
+    async def _start_evaluation(
+        self, tasks: asyncio.TaskGroup, *, last: bool = False, again: bool = False
+    ) -> None:
+        """Pin the weights and evaluate them on the sets that are due after this update, if any.
+
+        last: on all sets. again: but those that were due, and have been started.
+        """
         spec = self.site.evaluation
         cadence = {"validation": spec.every_updates, "ood": spec.ood_every_updates}
-        sets = [name for name, n in cadence.items() if n and (last or self.state.updates % n == 0)]
+        on_time = {name: self.state.updates % n == 0 for name, n in cadence.items() if n}
+        sets = [name for name, due in on_time.items() if (due and not again) or (last and not due)]
         if sets:
             handle = await self.world.snapshot()
             pending = PendingEval(handle.id, handle.version, self.books.gpu_h, sets)
@@ -285,12 +293,18 @@ class Loop:
         finished = {ordinal: done.ticket.start for ordinal, done in self.state.finished.items()}
         return finished, {ordinal: ticket.start for ordinal, ticket in self.state.in_flight.items()}
 
+    def _check_future(self, group: Group) -> None:
+        """Before it is kept: a checkpoint that held it would end every resume."""
+        if group.newest_version > self.state.version:
+            raise StalenessViolation(
+                f"group {group.request_id} has a token of version {group.newest_version}; "
+                f"the trainer is at {self.state.version}"
+            )
+
     def _check_lag(self, groups: Sequence[Group]) -> None:
         """The backstop: the rule bounds every lag by construction, and this says so if it ever fails."""
         lag = self.state.version - min(group.oldest_version for group in groups)
-        least = self.state.version - max(group.newest_version for group in groups)
-        if not 0 <= least <= lag <= self.rule.max_lag:
-            lag = lag if least >= 0 else least
+        if lag > self.rule.max_lag:
             raise StalenessViolation(
                 f"update {self.state.updates} took a token of lag {lag}; "
                 f"the recipe allows 0 to {self.rule.max_lag}"

@@ -24,6 +24,8 @@ ONLY = {
     "rich": {"tui"},
     "matplotlib": {"tui"},
     "hypothesis": {"scalerl"},  # and there only in `invariants`, below
+    "math_verify": {"scalerl"},
+    "sympy": {"scalerl"},
 }
 # The rooms of `tui`, each with those that it may know. Screens are known to the app alone.
 ROOMS = {
@@ -41,12 +43,14 @@ ROOMS = {
 KNOWS_SANDBOX = {"scenarios/worlds.py", "tui/commands/pretraining.py", "tui/commands/doctor.py"}
 CORE_WITHOUT_TORCH = """
     recipe settings loop world clock staleness curriculum length compute hardware fit events task state rollout
-    checkpoint manifest timeline metrics errors user_code pytest_plugin forecast glossary
+    books supervision checkpoint manifest timeline paths nesting verify metrics errors user_code pytest_plugin
+    forecast glossary
 """.split()  # noqa: SIM905
 TORCH_FREE = [
     *(f"scalerl.{name}" for name in CORE_WITHOUT_TORCH),
     *(f"scalerl.curves.{path.stem}" for path in sorted((ROOT / "scalerl/curves").glob("[!_]*.py"))),
     *(f"scenarios.{path.stem}" for path in sorted((ROOT / "scenarios").glob("*.py")) if path.stem != "__init__"),
+    *(f"scenarios.simulation.{path.stem}" for path in sorted((ROOT / "scenarios/simulation").glob("[!_]*.py"))),
     *(
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sorted((ROOT / "tui").rglob("*.py"))
