@@ -191,7 +191,9 @@ def test_a_host_that_hangs_fails_in_time() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PushFailed, match=rf"^connect: generator 1 .*{port}.*[Aa]ddress already"):
+        with pytest.raises(
+            PushFailed, match=rf"^connect: generator 1 .*{port}.*[Aa]ddress already"
+        ):
             open_end(0, port)
 
 

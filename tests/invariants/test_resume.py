@@ -228,7 +228,9 @@ def test_one_token_from_the_future_is_refused() -> None:
                 group.completions[0].version[-1] = 100
             return group
 
-    with pytest.raises(RunFailed, match=r"group 4 has a token of version 100; the trainer is at \d+"):
+    with pytest.raises(
+        RunFailed, match=r"group 4 has a token of version 100; the trainer is at \d+"
+    ):
         play(recipe_of("pipeline", 8), Script(), world_class=OneEarly)
 
 
