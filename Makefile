@@ -70,6 +70,11 @@ crashtest: $(VENV)/ready-test
 bench-verify: $(VENV)/ready-test
 	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_verify.py
 
+# Exit status 3: the index or the database of vulnerabilities could not be asked, so nothing is known of them.
+audit: $(VENV)/ready-test
+	@$(PYTHON) -m venv .venv-audit && .venv-audit/bin/python -m pip --disable-pip-version-check install --quiet pip-audit
+	$(BIN)/python tests/benchmarks/audit.py --tool .venv-audit/bin/pip-audit
+
 calibration: $(VENV)/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/calibration.py --write
 
@@ -137,4 +142,4 @@ $(CLUSTER)/ready: pyproject.toml constraints-cluster.txt
 another-torch:
 
 clean:
-	rm -rf $(VENV) $(CLUSTER) build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(CLUSTER) .venv-audit build dist .pytest_cache .ruff_cache .hypothesis .coverage

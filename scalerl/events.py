@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from scalerl.errors import InputError
+from scalerl.nesting import DEEPEST, too_deep
 
 FORMAT = 2
 UNNUMBERED = ("heartbeat", "resume")
@@ -167,9 +168,13 @@ def last_events(path: Path, most: int = 128 * 1024) -> list[Event]:
 
 def parse_event(line: str | bytes) -> Event | None:
     """The event of a line; None where it is none."""
+    if isinstance(line, bytes):
+        line = line.decode("utf-8", "replace")
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
+        return None
+    if line.count("[") + line.count("{") > DEEPEST and too_deep(event):
         return None
     return event if is_event(event) else None
 

@@ -71,7 +71,7 @@ class Source:
                 f"--from {text}: there is no run in {run} (no {RECIPE}): RUN@UPDATE is needed"
             )
         found = checkpoints(run / CHECKPOINTS)
-        chosen = [path for path in found if not at or updates_of(path) == int(number)]
+        chosen = [path for path in found if not at or str(updates_of(path)) == number]
         for path in chosen:
             if fault_of(path) is None:
                 return cls(run, path)

@@ -18,6 +18,7 @@ from scalerl.errors import Deadlock, InputError, RunFailed
 from scalerl.events import Event, EventLog, evaluations, last_events, read_events, surviving
 from scalerl.fit import FitError, SigmoidFit
 from scalerl.loop import Control, Loop, cannot_write
+from scalerl.paths import regular
 from scalerl.manifest import sync
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
@@ -241,6 +242,9 @@ def locked(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for path in (folder / "lock", folder / "events.jsonl"):
+                if path.exists():
+                    regular(path)
             file = held.enter_context((folder / "lock").open("a"))
         except OSError as error:
             raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from None

@@ -186,7 +186,7 @@ def test_a_custom_loss_trains_only_when_code_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("my_loss.py:broken", "BatchError: the loss is nan"),
+        ("my_loss.py:broken", "NotFinite: the loss is nan"),
         ("my_loss.py:detached", "BatchError: the loss returned terms without a gradient"),
         ("my_loss.py:number", "BatchError: the loss returned float: a tensor is needed"),
         ("my_loss.py:scalar", "BatchError: the loss returned shape ()"),
