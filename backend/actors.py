@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class Actor:
         cores = sorted(os.sched_getaffinity(0))
         middle = len(cores) // 2
         for thread in os.listdir("/proc/self/task") if middle else []:
-            os.sched_setaffinity(int(thread), cores[middle:] if half else cores[:middle])
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread), cores[middle:] if half else cores[:middle])
 
 
 class EngineActor(Actor):

@@ -23,8 +23,10 @@ OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass thro
 CLOSE_S = 10.0
 # All of Ray on loopback, as it does on a Mac whatever the first name says; no report of usage to its makers.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+_LO = "lo0" if sys.platform == "darwin" else "lo"
 LOOPBACK = {  # what the actors open
-    "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+    "GLOO_SOCKET_IFNAME": _LO,
+    "NCCL_SOCKET_IFNAME": _LO,
     "VLLM_HOST_IP": "127.0.0.1",
 }
 CALLS = 100_000  # at a time on an engine's actor: every group that it holds is one, and control must get through

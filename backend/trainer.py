@@ -57,6 +57,9 @@ class FsdpRanks(Ranks):
         dist.all_reduce(most, dist.ReduceOp.MAX)
         return int(most)
 
+    def any(self, flag: bool) -> bool:
+        return self.most(int(flag)) > 0
+
     def norm(self, gradients: list[Tensor]) -> float:
         mine = [cast(DTensor, gradient).to_local() for gradient in gradients]
         square = torch.nn.utils.get_total_norm(mine).double().square()

@@ -17,11 +17,12 @@ SAMPLE_FIELDS = ("version", "sampled", "correct", "reward", "truncated", "interr
 
 
 @dataclass(frozen=True)
-class Stall:
-    """How long the trainer waited, with a batch at hand, for an older group to finish."""
+class Wait:
+    """How long the trainer waited for a batch; of that, with one at hand, for an older group to finish."""
 
     seconds: float = 0.0
-    group: int | None = None
+    stall_s: float = 0.0
+    stall_group: int | None = None
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Books:
             versions={name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
         )
 
-    def report(self, stats: UpdateStats, stall: Stall, first: Group) -> None:
+    def report(self, stats: UpdateStats, wait: Wait, first: Group) -> None:
         """An update is over; `first` of its groups may be shown."""
         assert self.recipe.site is not None
         state = self.state
@@ -99,8 +100,9 @@ class Books:
             tokens=state.tokens,
             rejected=state.rejected,
             **vars(stats),
-            stall_s=stall.seconds,
-            stall_group=stall.group,
+            wait_s=wait.seconds,
+            stall_s=wait.stall_s,
+            stall_group=wait.stall_group,
         )
         if state.updates % self.recipe.site.evaluation.every_updates == 0:
             completion = first.completions[0]

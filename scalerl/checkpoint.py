@@ -28,6 +28,7 @@ from scalerl.state import LoopState
 from scalerl.world import World
 
 HELD = "held"  # a file in a checkpoint that stays, however many follow
+MOST_HELD = 3
 DRAFT, OLD = ".draft", ".old-"  # what a killed process may leave: half written, half removed
 _NAME = re.compile(r"update-([0-9]+)(?:\.([0-9]+))?")
 
@@ -135,10 +136,12 @@ def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:
         raise CheckpointError(f"cannot read the checkpoint {path}: {said_by(error)}") from None
 
 
-def hold(folder: Path) -> None:
-    """Keep the newest checkpoint for good: something went wrong after it."""
-    for path in checkpoints(folder)[:1]:
-        (path / HELD).touch()
+def hold(folder: Path, updates: int) -> None:
+    """Keep the newest whole checkpoint of at most so many updates: something went wrong after it. Three at most."""
+    there = [path for path in checkpoints(folder) if updates_of(path) <= updates]
+    good = next((path for path in there if fault_of(path) is None), None)
+    if good is not None and sum((path / HELD).exists() for path in there) < MOST_HELD:
+        (good / HELD).touch()
 
 
 def adopt(source: Path, folder: Path, algorithm_id: str) -> Path:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalerl.books import Books, Stall
+from scalerl.books import Books, Wait
 from scalerl.checkpoint import hold, save_checkpoint
 from scalerl.curriculum import rejected
 from scalerl.errors import (
@@ -31,7 +31,9 @@ from scalerl.state import LoopState, PendingEval, Ticket
 from scalerl.supervision import Supervisor
 from scalerl.world import Handle, UpdateStats, World, untrained
 
-MAX_TRIES = 16  # of one group: engines that all die at once must end the run, not keep it busy
+MAX_TRIES = (
+    16  # of one group, or of batches in a row: what always fails must end the run, not keep it busy
+)
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Loop:
         self._slots, self._landed = asyncio.Event(), asyncio.Event()
         self._flights: set[asyncio.Task[None]] = set()
         self._evaluations: set[asyncio.Task[None]] = set()
+        self._passed_over = 0  # batches in a row whose loss or gradient was no number
 
     async def run(self) -> str:
         """Run to the end, or to a stop that was asked for; returns "done", "stopped" or "exhausted".
@@ -136,7 +139,7 @@ class Loop:
                 self._save()
             if self.control.stop:
                 return "stopped"
-            batch, stall = await self._next_batch(rollouts)
+            batch, wait = await self._next_batch(rollouts)
             if batch is None:
                 self._save()
                 if self.control.stop:
@@ -152,7 +155,7 @@ class Loop:
             if push_due:
                 await self._push()
             await self.world.clock.settle()  # what lands at this instant is in the report
-            self.books.report(stats, stall, groups[0])
+            self.books.report(stats, wait, groups[0])
             await self._start_evaluation(tasks, last=state.updates == self.site.updates)
         self._save()
         return "done"
@@ -171,7 +174,7 @@ class Loop:
         waiting = ", ".join(f"{t.ordinal} (since version {t.start})" for t in oldest) or "none"
         raise Stalled(
             f"nothing has finished for {self.site.stall_s:g} s (site.stall_s): groups that are out: {waiting}; "
-            f"evaluations: {len(self.state.pending)}"
+            f"evaluations: {len(self.state.pending)}; raise site.stall_s if they only take long, then resume"
         )
 
     # --- tasks they start ---
@@ -225,9 +228,9 @@ class Loop:
                 ticket = replace(ticket, start=self.state.published)
                 self.state.in_flight[ticket.ordinal] = ticket
 
-    async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Stall]:
+    async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Wait]:
         """Wait for a batch; None when a stop is asked for, or no more can come from an exhausted curriculum."""
-        stalled_since, straggler = None, None
+        began, stalled_since, straggler = self.world.clock.now(), None, None
         while True:
             choice = self.rule.take(self.state.version, *self._starts(), self.state.taken)
             if not isinstance(choice, Waiting):
@@ -235,23 +238,26 @@ class Loop:
             if choice.straggler is not None and stalled_since is None:
                 stalled_since, straggler = self.world.clock.now(), choice.straggler
             if self.control.stop or (rollouts.done() and not self.state.in_flight):
-                return None, Stall()
+                return None, Wait()
             self._landed.clear()
             await self._landed.wait()
             await self.world.clock.settle()  # whatever else lands at this instant counts too
-        if stalled_since is None:
-            return choice, Stall()
-        return choice, Stall(self.world.clock.now() - stalled_since, straggler)
+        now = self.world.clock.now()
+        stall_s = 0.0 if stalled_since is None else now - stalled_since
+        return choice, Wait(now - began, stall_s, straggler)
 
     async def _train(self, groups: Sequence[Group]) -> UpdateStats:
         """One update; a batch whose loss or gradient is no number ends the run, or is passed over."""
         try:
-            return await self.world.update(groups)
+            stats = await self.world.update(groups)
         except NotFinite as error:
-            if self.site.supervision.not_finite == "stop":
+            self._passed_over += 1
+            if self.site.supervision.not_finite == "stop" or self._passed_over == MAX_TRIES:
                 raise
             self.books.emit("warning", what=f"update {self.state.updates}: {error}")
             return untrained(groups)
+        self._passed_over = 0
+        return stats
 
     async def _push(self) -> None:
         """Send new weights, if there are any, and reopen the slots of what was taken since the last push."""
@@ -317,7 +323,7 @@ class Loop:
         identity, keep = self.recipe.algorithm_id(), self.site.keep_checkpoints
         try:
             if self.books.take_troubles():
-                hold(self.checkpoints)  # the last one from before
+                hold(self.checkpoints, self.state.updates)  # the last one from before
             self.log.sync()
             save_checkpoint(self.checkpoints, self.state, self.world, identity, keep)
         except Exception as error:

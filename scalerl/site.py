@@ -6,7 +6,7 @@ either; `Recipe.algorithm_id` does not look at the site.
 
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scalerl.hardware import Hardware
 from scalerl.spec import Spec
@@ -64,7 +64,7 @@ class Supervision(Spec):
         default="warn", description="nine groups of ten all right or all wrong, or nothing trained"
     )
     starved: Act = Field(
-        default="warn", description="an update that took ten times as long as those before"
+        default="warn", description="a batch waited for ten times as long as an update took before"
     )
 
 
@@ -205,6 +205,14 @@ class Cluster(Site):
         validate_default=True,
         description="end the run when it is above this, in nats a token",
     )
+
+    @model_validator(mode="after")
+    def _a_step_is_no_stall(self) -> "Cluster":
+        if self.stall_s <= self.step_timeout_s:
+            raise ValueError(
+                f"stall_s = {self.stall_s:g} must be above step_timeout_s = {self.step_timeout_s:g}"
+            )
+        return self
 
     @field_validator("interruption_phrase")
     @classmethod

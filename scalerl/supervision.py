@@ -45,6 +45,8 @@ class Supervisor:
     def look(self, event: Event) -> list[Trouble]:
         """Troubles that begin with this event."""
         if event["kind"] == "update":
+            if not all(is_number(event.get(name)) for name in ("clock", "update", "wait_s")):
+                return []  # of a log that was damaged, or of a format that knew none
             self._updates.append(event)
             found = {"no_variance": self._no_variance(), "starved": self._starved()}
         elif event["kind"] == "eval" and event.get("set") == "validation":
@@ -63,8 +65,8 @@ class Supervisor:
 
     def _no_variance(self) -> str | None:
         last = list(self._updates)[-MEAN_OF:]
-        if len(last) == MEAN_OF and all(event["skipped"] for event in last):
-            return f"{MEAN_OF} updates in a row had nothing to train on: every group was all right or all wrong"
+        if len(last) == MEAN_OF and all(event.get("skipped") for event in last):
+            return f"{MEAN_OF} updates in a row trained nothing: look at zero_variance, and at what was passed over"
         alarm = zero_variance(last)
         if alarm is None or alarm.level == "watch":
             return None
@@ -73,11 +75,12 @@ class Supervisor:
     def _starved(self) -> str | None:
         clock = [event["clock"] for event in self._updates]
         paces = [after - before for before, after in pairwise(clock)]
-        if len(paces) <= MEAN_OF or paces[-1] <= SLOWER * (usual := median(paces[:-1])):
+        last = self._updates[-1]
+        if len(paces) <= MEAN_OF or last["wait_s"] <= SLOWER * (usual := median(paces[:-1])):
             return None
         return (
-            f"the trainer starved: update {self._updates[-1]['update']} came {paces[-1]:.4g} s after the one before, "
-            f"they took {usual:.4g} s: look at stall_group, truncation and lost generators"
+            f"the trainer starved: it waited {last['wait_s']:.4g} s for the batch of update {last['update']}, "
+            f"where a whole update took {usual:.4g} s: look at stall_group, truncation and lost generators"
         )
 
     def _not_learning(self) -> str | None:

@@ -68,6 +68,10 @@ class Ranks:
         """The largest of the ranks' counts."""
         return count
 
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on some rank."""
+        return flag
+
     def reduce_gradients(self) -> None:
         """Sum the gradients of all ranks, after the last backward pass (where backward has not done so)."""
 
@@ -183,11 +187,13 @@ def policy_update(
     norm = ranks.norm([p.grad for p in policy.parameters() if p.grad is not None])
     # only now: a rank that gave up earlier would leave the others waiting in their collectives
     value = merged["loss"].value if "loss" in merged else 0.0
-    for what, found in (("loss", value), ("gradient norm", norm)):
-        if found is None or not math.isfinite(found):
-            raise NotFinite(
-                f"the {what} is {found}, so nothing was updated: look at kl and capped of the last updates"
-            )
+    found = {"loss": value, "gradient norm": norm}
+    bad = [f"the {name} is {x}" for name, x in found.items() if x is None or not math.isfinite(x)]
+    if ranks.any(bool(bad)):  # all of them, or slices of the weights would be of different steps
+        said = bad[0] if bad else "the loss of another rank is no number"
+        raise NotFinite(
+            f"{said}, so nothing was updated: look at kl and capped of the last updates"
+        )
     optimizer.step()
     return {**merged, "grad_norm": metrics.Max(norm)}
 

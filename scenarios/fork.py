@@ -14,9 +14,10 @@ from typing import Any
 from scalerl.checkpoint import adopt, checkpoints, fault_of, next_seq_of, updates_of
 from scalerl.curves.curve import flat
 from scalerl.errors import InputError
-from scalerl.events import read_events, seal
+from scalerl.events import parse_lines, read_events, seal
 from scalerl.recipe import Recipe
 from scalerl.settings import COMMAND_LINE, Layers, override_tables, read_toml, to_toml
+from scalerl.timeline import read_timeline, told
 from scenarios.runs import attempts, is_begun, writing
 from scenarios.scenario import Plan
 
@@ -38,6 +39,10 @@ FIXED = (
     "site.thinking_tokens",
     "site.answer_tokens",
     "site.prompt_tokens",
+    "site.temperature",
+    "site.dtype",
+    "site.think_close",
+    "site.interruption_phrase",
     "site.evaluation.prompts",
     "site.evaluation.completions",
 )
@@ -151,8 +156,10 @@ def fork(source: Source, recipe: Recipe, folder: Path) -> Plan:
     """Make the fork's folder, whole or not at all; what is to be run in it.
 
     Raises:
-        InputError: the folder is there already, or the run has no events up to the checkpoint.
+        InputError: the folder is there already, the checkpoint is damaged, or the events up to it are.
     """
+    if fault := fault_of(source.checkpoint):
+        raise InputError(f"{source.run}: checkpoint {fault}: choose another one")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: choose another --out")
     events = _past(source, recipe)
@@ -169,9 +176,23 @@ def fork(source: Source, recipe: Recipe, folder: Path) -> Plan:
     return Plan(recipe.name, f"{source.run.name}@{source.update}", recipe)
 
 
+def check_fork(folder: Path, source: Source) -> None:
+    """Raise InputError unless a run folder holds a fork of this very checkpoint."""
+    head = next(iter(parse_lines(folder / LOG)), {}) if (folder / LOG).is_file() else {}
+    made = head.get("fork") or {}
+    if (made.get("run"), made.get("update")) != (str(source.run), source.update):
+        raise InputError(
+            f"{folder} holds another run than a fork of {source.run} at update {source.update}: choose another --out"
+        )
+
+
 def _past(source: Source, recipe: Recipe) -> list[dict[str, Any]]:
     """The surviving events up to the checkpoint, the first with the new recipe and where the fork comes from."""
     next_seq, _ = next_seq_of(source.checkpoint)
+    if faults := read_timeline(source.run / LOG).before(next_seq):
+        raise InputError(
+            f"{source.run / LOG} is damaged: {told(faults)}: scalerl doctor {source.run}"
+        )
     events = [e for e in read_events(source.run / LOG) if e["seq"] < next_seq]
     if not events or events[0]["kind"] != "run" or events[-1]["seq"] != next_seq - 1:
         raise InputError(

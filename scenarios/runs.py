@@ -18,8 +18,8 @@ from scalerl.errors import Deadlock, InputError, RunFailed
 from scalerl.events import Event, EventLog, evaluations, last_events, read_events, surviving
 from scalerl.fit import FitError, SigmoidFit
 from scalerl.loop import Control, Loop, cannot_write
-from scalerl.paths import regular
 from scalerl.manifest import sync
+from scalerl.paths import regular
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml, to_toml
 from scalerl.state import LoopState

@@ -125,8 +125,16 @@ def _same_ordered(gold: Form, said: Form, ask: Ask) -> bool:
 
 def _same_unordered(gold: Form, said: Form, ask: Ask) -> bool:
     """Every part of each is a part of the other."""
-    found = [any(same(g, s, ask) for s in said.parts) for g in gold.parts]
-    return all(found) and all(any(same(g, s, ask) for g in gold.parts) for s in said.parts)
+    found = [any(_fit(g, s, ask) for s in said.parts) for g in gold.parts]
+    return all(found) and all(any(_fit(g, s, ask) for g in gold.parts) for s in said.parts)
+
+
+def _fit(gold: str, said: str, ask: Ask) -> bool:
+    """As `same`, where a part that is refused for this one may still be another's."""
+    try:
+        return same(gold, said, ask)
+    except Refused:
+        return False
 
 
 def _assignments(form: Form) -> dict[str, str] | None:

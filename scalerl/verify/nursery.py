@@ -12,13 +12,25 @@ import signal
 import socket
 import sys
 
+from scalerl.verify.normal import normalise
 from scalerl.verify.worker import confine, judge, serve
 
 PARENT_CHECK_S = 1.0
-FORK, END = (
-    b"F",
-    b"E",
-)  # an order is 9 bytes: with E the id of a worker, with F a connection and 8 zeros
+# An order is 9 bytes: with E the id of a worker, with F a connection and 8 zeros.
+FORK, END = b"F", b"E"
+SAME = (
+    (r"2\sqrt{3}", r"\sqrt{12}"),
+    (r"x^2+2x+1", r"(x+1)^2"),
+    (r"\frac{a}{\sqrt{2}}", r"\frac{a\sqrt{2}}{2}"),
+    (r"(\sqrt{2}, 3\pi)", r"(2^{1/2}, \pi\cdot 3)"),
+    (r"[1, \sqrt{5})", r"[1, \sqrt{2+3})"),
+    (r"\{1, \sqrt{8}\}", r"\{2\sqrt{2}, 1\}"),
+    (r"\begin{pmatrix}2&\sqrt{8}\end{pmatrix}", r"\begin{bmatrix}2&2\sqrt{2}\end{bmatrix}"),
+    (r"x < 3", r"(-\infty, 3)"),
+    (r"y=2x+1", r"2x-y+1=0"),
+    (r"\ln 8", r"3\ln 2"),
+    (r"\sin^2 x+\cos^2 x+x", "1+x"),
+)
 
 
 def main(line_fd: int, memory_bytes: int) -> None:
@@ -46,11 +58,12 @@ def main(line_fd: int, memory_bytes: int) -> None:
 
 
 def _warm() -> None:
-    """Import math-verify and build its grammars, so that every worker is born with them; judging its own example."""
-    if (said := judge("same", r"2\sqrt{3}", r"\sqrt{12}")) != "correct":
-        raise RuntimeError(f"math-verify says {said!r} of two spellings of 2 sqrt(3)")
-    for text in (r"x^2+2x+1", r"\frac{\pi}{2}\cup x<3", r"\begin{pmatrix}x\end{pmatrix}"):
-        judge("read", text, "")
+    """Import math-verify and compare one pair of each kind, so that every worker is born with grammars and caches."""
+    for gold, said in SAME:
+        if (word := judge("same", normalise(gold), normalise(said))) != "correct":
+            raise RuntimeError(
+                f"math-verify says {word!r} of {gold} and {said}, which are the same"
+            )
 
 
 def _obey(line: socket.socket, workers: set[int], memory_bytes: int) -> bool:

@@ -121,7 +121,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--constraints", type=Path, default=ROOT / "constraints.txt")
     parser.add_argument("--offline", action="store_true", help="leave pip-audit out")
-    parser.add_argument("--tool", default="pip-audit", help="pip-audit, in an environment of its own")
+    parser.add_argument(
+        "--tool", default="pip-audit", help="pip-audit, in an environment of its own"
+    )
     parser.add_argument("--licences", action="store_true", help="list the licence of everything")
     asked = parser.parse_args()
     there = installed()

@@ -15,7 +15,7 @@ from scalerl.world import EvalResult, Handle, UpdateStats
 
 
 def update(number: int, clock: float, **fields: object) -> Event:
-    plain = {"skipped": False, "zero_variance": 0.1}
+    plain = {"skipped": False, "zero_variance": 0.1, "wait_s": 0.5}
     return {"kind": "update", "update": number, "clock": clock, **plain, **fields}
 
 
@@ -62,9 +62,19 @@ def test_nothing_to_train_on_is_a_trouble_whatever_the_shares() -> None:
 
 @pytest.mark.parametrize(("late", "said"), [(99.0, []), (101.0, ["starved"])])
 def test_a_starved_trainer(late: float, said: list[str]) -> None:
-    clock = [10.0 * n for n in range(12)]
-    found = names([update(n, c) for n, c in enumerate([*clock, clock[-1] + late])])
-    assert found == [[]] * 12 + [said]
+    events = [update(n, 10.0 * n) for n in range(12)]
+    assert names([*events, update(12, 110.0 + late, wait_s=late)]) == [[]] * 12 + [said]
+
+
+def test_a_long_checkpoint_starves_nobody() -> None:
+    """Only what was waited for the batch counts."""
+    clock = [20.0 * n + 300.0 * (n // 10) for n in range(40)]
+    assert not any(names([update(n, c, wait_s=5.0) for n, c in enumerate(clock)]))
+
+
+def test_a_damaged_line_of_the_past_is_passed_over() -> None:
+    spoiled = [{"kind": "update"}, update(2, 1.0, wait_s=None), {**update(3, 2.0), "clock": "x"}]
+    assert not any(names([*spoiled, *(update(n, 10.0 * n) for n in range(4, 20))]))
 
 
 def test_a_run_that_stops_learning() -> None:

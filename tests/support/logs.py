@@ -44,7 +44,7 @@ def update_event(n: int, **changes: Any) -> Event:
         "skipped": False, "reward": 0.1, "pass_rate": 0.55, "truncated": 0.0, "interrupted": 0.02,
         "zero_variance": 0.25, "length_mean_tokens": 20.0, "trained_tokens": 1000,
         "lag_tokens": [500, 500], "loss": -0.02, "entropy": 0.2, "kl": 1e-4, "ess": 0.99,
-        "capped": 0.0, "grad_norm": 0.4, "stall_s": 0.0, "stall_group": None,
+        "capped": 0.0, "grad_norm": 0.4, "wait_s": 0.0, "stall_s": 0.0, "stall_group": None,
     }  # fmt: skip
     return event | changes
 

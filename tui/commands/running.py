@@ -56,12 +56,13 @@ def run_fork(
     as_json: bool = False,
 ) -> list[RunResult]:
     """Go on from a checkpoint of a run, RUN@UPDATE, in a folder of its own."""
-    from scenarios.fork import Source, fork, forked_recipe, place_of_fork
+    from scenarios.fork import Source, check_fork, fork, forked_recipe, place_of_fork
 
     found = Source.of(source)
     recipe = forked_recipe(found, overrides)
     folder = out or place_of_fork(found)
     if is_begun(folder):  # a fork that was stopped is taken up
+        check_fork(folder, found)
         forked = Plan(recipe.name, folder.name, recipe)
         choose_folder(forked, 1, folder)
     else:
