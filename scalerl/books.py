@@ -75,17 +75,16 @@ class Books:
     def _write(self, kind: str, **fields: Any) -> None:
         self.log.emit(kind, clock=self.world.clock.now(), gpu_h=self.gpu_h, **fields)
 
-    def begin(self) -> None:
-        """The first event: what is run."""
+    def description(self) -> dict[str, Any]:
+        """What is run: the fields of the first event."""
         assert self.recipe.site is not None
-        self.emit(
-            "run",
-            recipe=self.recipe.model_dump(mode="json", exclude={"site"}),
-            site=self.recipe.site.model_dump(mode="json"),
-            algorithm_id=self.recipe.algorithm_id(),
-            seed=self.recipe.seed,
-            versions={name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
-        )
+        return {
+            "recipe": self.recipe.model_dump(mode="json", exclude={"site"}),
+            "site": self.recipe.site.model_dump(mode="json"),
+            "algorithm_id": self.recipe.algorithm_id(),
+            "seed": self.recipe.seed,
+            "versions": {name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
+        }
 
     def report(self, stats: UpdateStats, wait: Wait, first: Group) -> None:
         """An update is over; `first` of its groups may be shown."""

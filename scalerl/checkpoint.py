@@ -16,7 +16,7 @@ from scalerl.manifest import (
     FORMAT,
     LOOP,
     MANIFEST,
-    NewerFormat,
+    CannotTell,
     fault_of_file,
     read_loop,
     read_manifest,
@@ -63,7 +63,7 @@ def newest_checkpoint(folder: Path, tell: Callable[[str], None] = lambda what: N
     tell: is told, in a sentence each, which newer ones were passed over, and why.
 
     Raises:
-        CheckpointError: there are some but none is whole, or the newest has a format of a later version.
+        CheckpointError: there are some but none is whole, or it cannot be told whether the newest is.
     """
     passed: list[str] = []
     for path in checkpoints(folder):
@@ -96,7 +96,7 @@ def fault_of(path: Path, *, digests: bool = True) -> str | None:
     digests: read every file; otherwise names and sizes are compared alone.
 
     Raises:
-        NewerFormat: it cannot be told.
+        CannotTell: it has a format of a later version, or cannot be read just now.
     """
     try:
         manifest = read_manifest(path)
@@ -106,9 +106,15 @@ def fault_of(path: Path, *, digests: bool = True) -> str | None:
             return f"{path.name} holds update {manifest.updates}: somebody renamed it"
         faults = (fault_of_file(path, entry, digests=digests) for entry in manifest.files)
         return next((fault for fault in faults if fault), None)
-    except NewerFormat:
+    except CannotTell:
         raise
-    except (CheckpointError, OSError) as error:
+    except FileNotFoundError:
+        return f"{path.name} is being removed"
+    except OSError as error:
+        raise CannotTell(
+            f"{path} cannot be read: {error.strerror}: mend that, then resume"
+        ) from error
+    except CheckpointError as error:
         return str(error)
 
 
@@ -139,7 +145,7 @@ def load_checkpoint(path: Path, state: LoopState, algorithm_id: str) -> None:
 def hold(folder: Path, updates: int) -> None:
     """Keep the newest whole checkpoint of at most so many updates: something went wrong after it. Three at most."""
     there = [path for path in checkpoints(folder) if updates_of(path) <= updates]
-    good = next((path for path in there if fault_of(path) is None), None)
+    good = next((path for path in there if _seems_whole(path)), None)
     if good is not None and sum((path / HELD).exists() for path in there) < MOST_HELD:
         (good / HELD).touch()
 
@@ -237,5 +243,5 @@ def _remove_old(folder: Path, newest: Path, keep: int) -> None:
 def _seems_whole(path: Path) -> bool:
     try:
         return fault_of(path, digests=False) is None
-    except NewerFormat:
-        return False
+    except CannotTell:
+        return True

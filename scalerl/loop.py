@@ -129,7 +129,7 @@ class Loop:
         """Take batches as the staleness rule allows, train, push, evaluate, until the budget is spent."""
         state = self.state
         if self.log.seq == 0:
-            self.books.begin()
+            self.books.emit("run", **self.books.description())
             await self._start_evaluation(tasks)
         resumed_at = state.updates  # of which there is a checkpoint, or nothing to save
         while state.updates < self.site.updates:

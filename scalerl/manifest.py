@@ -33,7 +33,11 @@ class Manifest(Spec):
     files: list[Entry]
 
 
-class NewerFormat(CheckpointError):
+class CannotTell(CheckpointError):
+    """Whether a checkpoint is whole is not known, so it is neither used nor passed over nor removed."""
+
+
+class NewerFormat(CannotTell):
     """A checkpoint of a later version of this program: whole perhaps, but not ours to read or to pass over."""
 
 
@@ -99,8 +103,8 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise CheckpointError(
-            f"{file.parent.name}/{file.name} cannot be read: {error.strerror}"
+        raise CannotTell(
+            f"{file} cannot be read: {error.strerror}: mend that, then resume"
         ) from None
 
 

@@ -19,7 +19,7 @@ from scalerl.checkpoint import (
 from scalerl.curves.curve import flat
 from scalerl.errors import CheckpointError, InputError
 from scalerl.events import Event
-from scalerl.manifest import NewerFormat
+from scalerl.manifest import CannotTell
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml
 from scalerl.timeline import SHOWN, Fault, Flaw, Timeline, read_timeline, told
@@ -224,7 +224,7 @@ def _checkpoint(run: _Run, path: Path) -> Finding:
             what = f"is of algorithm {theirs}, the recipe of {run.recipe.algorithm_id()}"
             return Finding(path.name, Status.BROKEN, what, "move it to the run it is of")
         next_seq, sealed = next_seq_of(path)
-    except NewerFormat as error:
+    except CannotTell as error:
         what, _, way_out = str(error).partition(": ")
         return Finding(path.name, Status.BROKEN, what, way_out)
     except (CheckpointError, OSError) as error:

@@ -157,14 +157,6 @@ def run(
         history = [e for e in read_events(path) if e["seq"] < state.next_seq] if begun else []
         log = EventLog(path, listen)
         try:
-            gpu_h = state.ledger.gpu_hours(state.clock)
-            if begun:  # without a checkpoint too: then all that was written is void
-                log.resume(state.next_seq, clock=state.clock, gpu_h=gpu_h)
-            for what in troubles:
-                if log.seq == 0:  # which is the head's
-                    tell(what)
-                else:
-                    log.emit("warning", clock=state.clock, gpu_h=gpu_h, what=what)
             loop = Loop(
                 recipe,
                 world,
@@ -174,6 +166,17 @@ def run(
                 control=control,
                 history=history,
             )
+            now = {"clock": state.clock, "gpu_h": state.ledger.gpu_hours(state.clock)}
+            if begun:  # without a checkpoint too: then all that was written is void
+                log.resume(state.next_seq, **now)
+            elif state.next_seq:  # the log is lost, but for its head
+                log.emit("run", **now, **loop.books.description())
+                log.seq = state.next_seq
+            for what in troubles:
+                if log.seq == 0:  # which is the head's
+                    tell(what)
+                else:
+                    log.emit("warning", **now, what=what)
             return run_world(recipe, _finish(plan, folder, loop), state.clock)
         except Deadlock as error:
             log.fault(error)

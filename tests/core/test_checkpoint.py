@@ -25,7 +25,7 @@ from scalerl.checkpoint import (
 )
 from scalerl.errors import CheckpointError
 from scalerl.events import seal
-from scalerl.manifest import NewerFormat
+from scalerl.manifest import CannotTell, NewerFormat
 
 FILES = ("loop.json", "manifest.json", "scripted.json")
 
@@ -407,6 +407,32 @@ def test_a_later_format_is_neither_read_nor_passed_over(tmp_path: Path, place: s
     ):
         with pytest.raises(NewerFormat, match=said):
             act()
+
+
+@pytest.mark.parametrize("file", ["loop.json", "scripted.json", "manifest.json"])
+def test_one_that_cannot_be_read_just_now_is_neither_passed_over_nor_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """A disk or a share that fails for a while says nothing of a checkpoint."""
+    newest = saved(tmp_path, 1, 2)[1]
+
+    def failing(path: Path, *arguments: object, honest: Callable = Path.open) -> object:
+        if path == newest / file:
+            raise OSError(5, "Input/output error")
+        return honest(path, *arguments)
+
+    def whole(path: Path) -> bytes:
+        with path.open("rb") as stream:
+            return stream.read()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", failing)
+        patch.setattr(Path, "read_bytes", whole)
+        with pytest.raises(
+            CannotTell, match=rf"{file if file == 'manifest.json' else 'update-2'} .*error: mend"
+        ):
+            newest_checkpoint(tmp_path)
+    assert newest_checkpoint(tmp_path) == newest and len(names(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["format 2", "format 1"])

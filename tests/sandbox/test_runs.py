@@ -306,8 +306,10 @@ def test_a_log_that_is_gone_is_told_and_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").unlink()
     heard: list[Event] = []
     assert run(wanted, tmp_path, listen=heard.append).status == "done"
-    assert [e["what"] for e in heard if "is gone, and with it the" in str(e.get("what"))] != []
-    assert timeline(tmp_path)[0]["kind"] == "run"
+    head, told, *rest = timeline(tmp_path)
+    assert head["kind"] == "run" and "is gone, and with it the" in told["what"]
+    assert (head["seq"], told["seq"]) == (0, rest[0]["seq"] - 1) and told["seq"] > 1
+    assert [e["update"] for e in of_kind(rest, "update")] == [7, 8]
 
 
 def test_a_run_of_the_formats_before_is_taken_up(whole: Path, tmp_path: Path) -> None:
