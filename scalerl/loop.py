@@ -230,7 +230,11 @@ class Loop:
 
     async def _next_batch(self, rollouts: asyncio.Task[None]) -> tuple[list[int] | None, Wait]:
         """Wait for a batch; None when a stop is asked for, or no more can come from an exhausted curriculum."""
-        began, stalled_since, straggler = self.world.clock.now(), None, None
+        if (
+            self.state.waiting_since is None
+        ):  # else it is a resumed run that was stopped as it waited
+            self.state.waiting_since = self.world.clock.now()
+        stalled_since, straggler = None, None
         while True:
             choice = self.rule.take(self.state.version, *self._starts(), self.state.taken)
             if not isinstance(choice, Waiting):
@@ -242,7 +246,11 @@ class Loop:
             self._landed.clear()
             await self._landed.wait()
             await self.world.clock.settle()  # whatever else lands at this instant counts too
-        now = self.world.clock.now()
+        now, began, self.state.waiting_since = (
+            self.world.clock.now(),
+            self.state.waiting_since,
+            None,
+        )
         stall_s = 0.0 if stalled_since is None else now - stalled_since
         return choice, Wait(now - began, stall_s, straggler)
 

@@ -57,6 +57,7 @@ class LoopState:
     pending: list[PendingEval] = field(default_factory=list)
     next_seq: int = 0
     clock: float = 0.0
+    waiting_since: float | None = None  # the trainer, for the batch under way
 
     @property
     def outstanding(self) -> int:
@@ -108,7 +109,7 @@ class LoopState:
 
     def load_json(self, data: dict[str, Any]) -> None:
         for name in _PLAIN:
-            setattr(self, name, data[name])
+            setattr(self, name, data.get(name) if name == "waiting_since" else data[name])
         self.curriculum.load_json(data["curriculum"])
         self.ledger.load_json(data["ledger"])
         self.in_flight = {row["ordinal"]: Ticket(**row) for row in data["in_flight"]}
@@ -130,4 +131,5 @@ _PLAIN = (
     "tokens",
     "next_seq",
     "clock",
+    "waiting_since",
 )

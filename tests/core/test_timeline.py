@@ -262,4 +262,6 @@ def test_junk_is_read_quickly(tmp_path: Path) -> None:
     path.write_bytes(b"{" * 2_000_000 + b"\n" + b"\n".join([b'{"v":2,"seq":9'] * 50_000))
     start = time.process_time()
     assert len(read_timeline(path).faults) == 50_001
-    assert time.process_time() - start < 1
+    assert (
+        time.process_time() - start < 20
+    )  # in time that grows with the square it would be minutes
