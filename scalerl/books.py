@@ -25,6 +25,18 @@ class Wait:
     stall_group: int | None = None
 
 
+def description(recipe: Recipe) -> dict[str, Any]:
+    """What is run: the fields of a log's first event."""
+    assert recipe.site is not None
+    return {
+        "recipe": recipe.model_dump(mode="json", exclude={"site"}),
+        "site": recipe.site.model_dump(mode="json"),
+        "algorithm_id": recipe.algorithm_id(),
+        "seed": recipe.seed,
+        "versions": {name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
+    }
+
+
 @dataclass
 class Books:
     """The events and the ledger of one run, and the supervisor that reads along."""
@@ -74,17 +86,6 @@ class Books:
 
     def _write(self, kind: str, **fields: Any) -> None:
         self.log.emit(kind, clock=self.world.clock.now(), gpu_h=self.gpu_h, **fields)
-
-    def description(self) -> dict[str, Any]:
-        """What is run: the fields of the first event."""
-        assert self.recipe.site is not None
-        return {
-            "recipe": self.recipe.model_dump(mode="json", exclude={"site"}),
-            "site": self.recipe.site.model_dump(mode="json"),
-            "algorithm_id": self.recipe.algorithm_id(),
-            "seed": self.recipe.seed,
-            "versions": {name: version(name) for name in ("scalerl-sandbox", "torch", "numpy")},
-        }
 
     def report(self, stats: UpdateStats, wait: Wait, first: Group) -> None:
         """An update is over; `first` of its groups may be shown."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalerl.books import Books, Wait
+from scalerl.books import Books, Wait, description
 from scalerl.checkpoint import hold, save_checkpoint
 from scalerl.curriculum import rejected
 from scalerl.errors import (
@@ -129,7 +129,7 @@ class Loop:
         """Take batches as the staleness rule allows, train, push, evaluate, until the budget is spent."""
         state = self.state
         if self.log.seq == 0:
-            self.books.emit("run", **self.books.description())
+            self.books.emit("run", **description(self.recipe))
             await self._start_evaluation(tasks)
         resumed_at = state.updates  # of which there is a checkpoint, or nothing to save
         while state.updates < self.site.updates:

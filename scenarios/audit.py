@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +18,7 @@ from scalerl.curves.curve import flat
 from scalerl.errors import CheckpointError, InputError
 from scalerl.events import Event
 from scalerl.manifest import CannotTell
+from scalerl.paths import is_file
 from scalerl.recipe import Recipe
 from scalerl.settings import Layers, read_toml
 from scalerl.timeline import SHOWN, Fault, Flaw, Timeline, read_timeline, told
@@ -74,7 +73,7 @@ def audit(folder: Path) -> list[Finding]:
 def _recipe(run: _Run) -> Finding:
     path = run.folder / "recipe.toml"
     try:
-        if not _is_file(path):
+        if not is_file(path):
             return Finding("recipe", Status.BROKEN, "there is no recipe.toml", _ANOTHER_RECIPE)
         layers = Layers()
         layers.add(read_toml(path), path.name)
@@ -127,7 +126,7 @@ def _log(run: _Run) -> Iterator[Finding]:
             status = Status.BROKEN if run.some else Status.OK
             yield Finding("events", status, "there is no events.jsonl", _LOST if run.some else "")
             return
-        if not _is_file(path):
+        if not is_file(path):
             yield Finding("events", Status.BROKEN, "events.jsonl is no file")
             return
         log = run.log = read_timeline(path)
@@ -231,7 +230,7 @@ def _checkpoint(run: _Run, path: Path) -> Finding:
         if run.holder is not None and not path.exists():  # it was removed meanwhile
             return Finding(path.name, Status.OK, "has made room for a newer one")
         return Finding(path.name, Status.BROKEN, str(error), _PASSED_OVER)
-    size = sum(file.stat().st_size for file in path.rglob("*") if _is_file(file))
+    size = sum(file.stat().st_size for file in path.rglob("*") if is_file(file))
     if not run.good:
         run.next_seq = next_seq
     run.good.append(path)
@@ -279,13 +278,6 @@ def _room(run: _Run) -> Finding:
     if free >= max(2 * run.bytes, LEAST_ROOM):
         return Finding("disk", Status.OK, what)
     return Finding("disk", Status.WARNING, what, "make room before the run goes on")
-
-
-def _is_file(path: Path) -> bool:
-    """Whether it is a regular file: to open a pipe would block."""
-    with suppress(OSError):
-        return stat.S_ISREG(path.stat().st_mode)
-    return False
 
 
 def _amount(size: float) -> str:

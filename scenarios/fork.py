@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalerl.books import description
 from scalerl.checkpoint import adopt, checkpoints, fault_of, next_seq_of, updates_of
 from scalerl.curves.curve import flat
 from scalerl.errors import InputError
 from scalerl.events import parse_lines, read_events, seal
+from scalerl.manifest import sync
 from scalerl.recipe import Recipe
-from scalerl.settings import COMMAND_LINE, Layers, override_tables, read_toml, to_toml
 from scalerl.timeline import read_timeline, told
-from scenarios.runs import attempts, is_begun, writing
+from scenarios.runs import attempts, begin, is_begun, recipe_of, writing
 from scenarios.scenario import Plan
 
-LOG, RECIPE, CHECKPOINTS = "events.jsonl", "recipe.toml", "checkpoints"
+LOG, CHECKPOINTS = "events.jsonl", "checkpoints"
 # What the groups in flight, the caches and the curve so far were made with.
 FIXED = (
     "seed",
@@ -73,7 +74,7 @@ class Source:
         run = Path(name if at else text)
         if not is_begun(run):
             raise InputError(
-                f"--from {text}: there is no run in {run} (no {RECIPE}): RUN@UPDATE is needed"
+                f"--from {text}: there is no run in {run} (no recipe.toml): RUN@UPDATE is needed"
             )
         found = checkpoints(run / CHECKPOINTS)
         chosen = [path for path in found if not at or str(updates_of(path)) == number]
@@ -92,13 +93,8 @@ def forked_recipe(source: Source, overrides: Sequence[str]) -> Recipe:
     Raises:
         InputError: of an override, or of a key that cannot change in the middle of a run.
     """
-    before = recipe_of(source.run)
-    layers = Layers()
-    layers.add(read_toml(source.run / RECIPE), str(source.run / RECIPE))
-    for table in override_tables(overrides):
-        layers.add(table, COMMAND_LINE)
-    recipe = layers.build(Recipe)
-    check_change(before, recipe)
+    recipe = recipe_of(source.run, overrides)
+    check_change(recipe_of(source.run), recipe)
     if recipe.site is not None and recipe.site.updates <= source.update:
         raise InputError(
             f"site.updates = {recipe.site.updates}: nothing would be left after update {source.update}"
@@ -138,13 +134,6 @@ def forkable(run: Path, recipe: Recipe) -> list[Source]:
     return [source for source in found if source.update < recipe.site.updates]
 
 
-def recipe_of(run: Path) -> Recipe:
-    """What a run folder says it runs."""
-    layers = Layers()
-    layers.add(read_toml(run / RECIPE), str(run / RECIPE))
-    return layers.build(Recipe)
-
-
 def place_of_fork(source: Source) -> Path:
     """A folder beside the run: seed-0@40, then seed-0@40.2, ..."""
     run = source.run.resolve()
@@ -169,7 +158,8 @@ def fork(source: Source, recipe: Recipe, folder: Path) -> Plan:
         shutil.rmtree(draft, ignore_errors=True)
         adopt(source.checkpoint, draft / CHECKPOINTS, recipe.algorithm_id())
         (draft / LOG).write_text("".join(lines), encoding="utf-8")
-        (draft / RECIPE).write_text(to_toml(recipe.model_dump(mode="json")), encoding="utf-8")
+        sync(draft / LOG)
+        begin(draft, recipe)
         if folder.exists():
             folder.rmdir()
         draft.rename(folder)
@@ -198,12 +188,9 @@ def _past(source: Source, recipe: Recipe) -> list[dict[str, Any]]:
         raise InputError(
             f"{source.run / LOG} does not hold the events up to update {source.update}: scalerl doctor {source.run}"
         )
-    assert recipe.site is not None
     head = {
         **events[0],
-        "recipe": recipe.model_dump(mode="json", exclude={"site"}),
-        "site": recipe.site.model_dump(mode="json"),
-        "algorithm_id": recipe.algorithm_id(),
+        **description(recipe),
         "fork": {
             "run": str(source.run),
             "update": source.update,

@@ -4,12 +4,13 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
+from scalerl.books import description
 from scalerl.checkpoint import load_checkpoint, newest_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of
@@ -21,7 +22,7 @@ from scalerl.loop import Control, Loop, cannot_write
 from scalerl.manifest import sync
 from scalerl.paths import regular
 from scalerl.recipe import Recipe
-from scalerl.settings import Layers, read_toml, to_toml
+from scalerl.settings import COMMAND_LINE, Layers, override_tables, read_toml, to_toml
 from scalerl.state import LoopState
 from scalerl.timeline import read_timeline, told
 from scenarios.scenario import Plan
@@ -110,12 +111,23 @@ def is_finished(folder: Path) -> bool:
     return any(e["kind"] == "done" and e.get("status") != "stopped" for e in left)
 
 
+def recipe_of(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """What a run folder says it runs, with overrides as on the command line.
+
+    Raises:
+        InputError: it cannot be read, or an override is no good.
+    """
+    layers, path = Layers(), folder / "recipe.toml"
+    layers.add(read_toml(path), str(path))
+    for table in override_tables(overrides):
+        layers.add(table, COMMAND_LINE)
+    return layers.build(Recipe)
+
+
 def differing_keys(folder: Path, recipe: Recipe) -> list[str]:
     """Dotted keys in which the recipe of a run folder differs from this one."""
-    layers = Layers()
     try:
-        layers.add(read_toml(folder / "recipe.toml"), str(folder / "recipe.toml"))
-        theirs = flat(layers.build(Recipe).model_dump())
+        theirs = flat(recipe_of(folder).model_dump())
     except InputError:  # of another version of this program, or edited
         return ["a recipe.toml that cannot be read"]
     ours = flat(recipe.model_dump())
@@ -170,7 +182,7 @@ def run(
             if begun:  # without a checkpoint too: then all that was written is void
                 log.resume(state.next_seq, **now)
             elif state.next_seq:  # the log is lost, but for its head
-                log.emit("run", **now, **loop.books.description())
+                log.emit("run", **now, **description(recipe))
                 log.seq = state.next_seq
             for what in troubles:
                 if log.seq == 0:  # which is the head's

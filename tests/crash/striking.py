@@ -19,22 +19,11 @@ from threading import Event
 
 import crashing
 from crashing import OPENING, PLACES, Blow
+from tiny_runs import SMALL
 
 HANGS_AFTER_S, HUNG = 300.0, "nothing more: it hung"
 MARKS_OF_A_RESUME = 24
-SITE = (
-    "site.updates=8",
-    "site.checkpoint_every_updates=2",
-    "prompts_per_update=8",
-    "group_size=4",
-    "site.generators=16",
-    "site.slots_per_generator=2",
-    "site.evaluation.prompts=16",
-    "site.evaluation.completions=4",
-    "site.evaluation.every_updates=3",
-    "site.evaluation.ood_every_updates=6",
-    "site.device=cpu",
-)
+SITE = (*SMALL, "site.checkpoint_every_updates=2", "site.device=cpu")
 KINDS = {
     "pipeline, cache kept": ("staleness.k=4",),
     "alternating": ("staleness.kind=ppo_off_policy", "staleness.k=3", "kv_on_push=recompute"),
