@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sandbox import vocabulary as words
-from sandbox.digit_sum import LEVELS, think
 from sandbox.model import ModelConfig, Policy, save_policy
+from sandbox.tasks.digit_sum import LEVELS, think
 
 SHORTEST, LONGEST = LEVELS[0][0], LEVELS[-1][1]
 

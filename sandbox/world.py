@@ -10,12 +10,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from sandbox.decoder import Decoder
-from sandbox.digit_sum import DigitSum
 from sandbox.evaluator import Evaluator
 from sandbox.generators import Generators
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
-from sandbox.vocabulary import PAD, WORDS
+from sandbox.tasks.registry import task_of
+from sandbox.vocabulary import PAD
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role
@@ -37,7 +37,6 @@ from scalerl.update import (
 )
 from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
 
-TASKS: dict[str, type[DigitSum]] = {"digit_sum": DigitSum}
 POLICIES = Path(__file__).parent / "policies"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # in one file, or in several
 
@@ -49,7 +48,7 @@ class SandboxWorld:
         assert isinstance(recipe.site, Sandbox)
         self.recipe, self.site = recipe, recipe.site
         self.clock = VirtualClock()
-        self.task = make_task(self.site.task)
+        self.task = task_of(self.site, allow_code=allow_code)
         self.train = self.task.prompts("train")
         self.gpus: dict[Role, int] = {
             "generator": self.site.generators,
@@ -61,9 +60,10 @@ class SandboxWorld:
         self.device = device_of(self.site.device)
         folder = start_policy(self.site.policy)
         self.policy = load_policy(folder, self.device)
-        if (size := self.policy.config.vocab_size) != len(WORDS):
+        if (size := self.policy.config.vocab_size) < self.task.vocab_size:
             raise InputError(
-                f"{folder} has a vocabulary of {size} words, the task one of {len(WORDS)}"
+                f"{folder} has a vocabulary of {size} words, task {self.task.name!r} one of {self.task.vocab_size}:"
+                " choose a start policy that knows the task, site.policy=three_tasks, or train one: scalerl pretrain"
             )
         self.optimizer = make_optimizer(self.policy.parameters(), self.site.optimizer)
         rows = self.site.generators * self.site.slots_per_generator
@@ -215,12 +215,6 @@ def device_of(setting: str) -> str:
     if setting == "cuda" and not torch.cuda.is_available():
         raise InputError("site.device = 'cuda', but torch finds no CUDA device: take auto or cpu")
     return setting
-
-
-def make_task(name: str) -> DigitSum:
-    if name not in TASKS:
-        raise InputError(f"site.task = {name!r}: the sandbox has {', '.join(TASKS)}")
-    return TASKS[name]()
 
 
 def start_policy(name: str) -> Path:

@@ -283,7 +283,11 @@ class Loop:
         last: on all sets. again: but those that were due, and have been started.
         """
         spec = self.site.evaluation
-        cadence = {"validation": spec.every_updates, "ood": spec.ood_every_updates}
+        cadence = {
+            "validation": spec.every_updates,
+            "ood": spec.ood_every_updates,
+            "benchmark": spec.benchmark_every_updates,
+        }
         on_time = {name: self.state.updates % n == 0 for name, n in cadence.items() if n}
         sets = [name for name, due in on_time.items() if (due and not again) or (last and not due)]
         if sets:

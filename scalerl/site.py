@@ -12,6 +12,7 @@ from scalerl.hardware import Hardware
 from scalerl.spec import Spec
 
 Precision = Literal["float32", "bfloat16"]
+Rounding = Literal["float32", "bfloat16", "float8_e4m3"]
 # what the paper forces into a completion that has thought for too long
 PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now. </think>"
 WHOLE = "truncated sampling is refused for training: its log-probs are not the policy's"
@@ -45,6 +46,36 @@ class Evaluation(Spec):
     ood_every_updates: int = Field(
         default=0, ge=0, description="updates between out-of-distribution evaluations; 0 = never"
     )
+    benchmark_every_updates: int = Field(
+        default=0, ge=0, description="updates between runs of the task's mini-benchmark; 0 = never"
+    )
+
+
+class Data(Spec):
+    """What is changed of the training prompts and of their verifier. Evaluation always asks the task as it is."""
+
+    levels: list[int] = Field(
+        default=[],
+        description="train only on prompts of these difficulty levels; none named = all",
+    )
+    unanswerable: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of the training prompts to which the verifier takes no answer",
+    )
+    right_as_wrong: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of correct training completions that the verifier calls wrong",
+    )
+    wrong_as_right: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of wrong training completions that the verifier calls correct",
+    )
 
 
 Act = Literal["warn", "stop"]
@@ -73,7 +104,11 @@ class Site(Spec):
 
     kind: str  # which of the kinds below
     name: str = Field(description="shown in reports")
-    task: str = Field(default="digit_sum", description="a task of the sandbox")
+    task: str = Field(
+        default="digit_sum",
+        description="a task of the sandbox, several as A+B, or one of your own: FILE.py:FN or gym:ID",
+    )
+    data: Data = Data()
     policy: str = Field(
         default="digit_sum",
         description="start policy: a shipped name or a folder in Hugging Face layout",
@@ -120,6 +155,10 @@ class Sandbox(Site):
     evaluators: int = Field(default=8, gt=0, description="GPUs that evaluate, outside C")
     slots_per_generator: int = Field(
         default=32, gt=0, description="completions that one generator decodes at a time"
+    )
+    generator_dtype: Rounding = Field(
+        default="float32",
+        description="to which the generators round weights and activations, all but the LM head's",
     )
     hardware: Hardware = Field(
         default=Hardware(), description="what the virtual GPUs cost in seconds"

@@ -13,22 +13,34 @@ from scalerl.errors import InputError, TaskError
 
 @dataclass(frozen=True)
 class Prompt:
-    """One problem. `id` is its place in its split; `level` its difficulty, 1 the easiest."""
+    """One problem. `id` is its place in its split; `level` its difficulty, 1 the easiest.
+
+    `source` names the task it is of, where a mixture asks the prompts of several; else it is empty.
+    """
 
     id: int
     token_ids: tuple[int, ...]
     answer: tuple[int, ...]
     level: int
+    source: str = ""
 
 
 class Task(Protocol):
-    """Splits are fixed: the same prompts in the same order every time; "train" and "validation" must exist."""
+    """Splits are fixed: the same prompts in the same order every time; "train" and "validation" must exist.
+
+    Two more have a meaning where they exist: "ood" (out of the training distribution) and "benchmark" (few and hard).
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def splits(self) -> tuple[str, ...]: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Every token id of the task is below it; a policy has at least so many words."""
+        ...
 
     @property
     def eos_id(self) -> int: ...

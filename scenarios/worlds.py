@@ -36,7 +36,8 @@ def open_world(
         )
     import torch
 
-    from sandbox.world import SandboxWorld, device_of, make_task, start_policy
+    from sandbox.tasks.registry import task_of
+    from sandbox.world import SandboxWorld, device_of, start_policy
 
     # reproducible, and faster at this size: run two seeds side by side instead
     torch.set_num_threads(1)
@@ -55,7 +56,7 @@ def open_world(
         tell(launcher.exposed)
     return ClusterWorld(
         recipe,
-        make_task(recipe.site.task),
+        task_of(recipe.site, allow_code=allow_code),
         start_policy(recipe.site.policy).resolve(),
         launcher,
         device=device,

@@ -18,7 +18,7 @@ from fake_cluster import POLICY, FakeLauncher, FakeRemote, Fault, Script, cluste
 import backend.push
 from backend.preparing import for_actors
 from backend.world import ClusterWorld
-from sandbox.digit_sum import DigitSum
+from sandbox.tasks.digit_sum import DigitSum
 from scalerl.checkpoint import load_checkpoint, newest_checkpoint
 from scalerl.compute import Ledger
 from scalerl.curriculum import curriculum_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from backend.completing import Budget, Marks, Sampled, complete
 from sandbox import vocabulary as words
-from sandbox.digit_sum import DigitSum
 from sandbox.rows import NEVER, Rows, Sampling
+from sandbox.tasks.digit_sum import DigitSum
 from scalerl.errors import InputError
 from scalerl.recipe import Interruption, NoLengthControl
 from scalerl.rollout import Completion

@@ -13,7 +13,7 @@ from fake_cluster import FakeLauncher, FakeRemote, Fault, Script, cluster_recipe
 from backend.probe import Probes, check_head, hidden_states, is_bfloat16
 from backend.remote import Gone
 from backend.trainers import Trainers
-from sandbox.digit_sum import DigitSum
+from sandbox.tasks.digit_sum import DigitSum
 from scalerl.errors import EngineMismatch
 from scalerl.metrics import Mean
 from scalerl.site import Cluster

@@ -13,8 +13,8 @@ from one_process import FOLDER, Fed, trainer_logp
 from tiny_policies import random_policy, worst
 
 from backend.probe import ROWS, SEED, check_head, hidden_states, is_bfloat16
-from sandbox.digit_sum import DigitSum
 from sandbox.model import Policy, load_policy
+from sandbox.tasks.digit_sum import DigitSum
 from sandbox.vocabulary import EOS
 from scalerl.errors import EngineMismatch
 from scalerl.logprobs import logits

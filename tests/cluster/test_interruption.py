@@ -10,9 +10,9 @@ from one_process import FOLDER, Fed, trainer_logp
 from tiny_policies import worst
 
 from sandbox.decoder import Decoder, sample_all
-from sandbox.digit_sum import DigitSum
 from sandbox.model import load_policy
 from sandbox.rows import Sampling
+from sandbox.tasks.digit_sum import DigitSum
 from scalerl.length import draw_limit, thinking_limits
 from scalerl.rollout import Completion
 

@@ -11,8 +11,8 @@ from one_process import LONG_S, Fed, trainer_logp
 from tiny_policies import random_policy, replayed_logp, worst
 
 from backend.completing import Sampled
-from sandbox.digit_sum import DigitSum
 from sandbox.model import Policy
+from sandbox.tasks.digit_sum import DigitSum
 from scalerl.errors import PushFailed
 
 PROMPT = list(DigitSum().prompts("validation")[0].token_ids)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiny_policies import random_policy
 
 from sandbox.decoder import Decoder
-from sandbox.digit_sum import DigitSum, make_prompt
 from sandbox.rows import Sampling
+from sandbox.tasks.digit_sum import DigitSum, make_prompt
 from sandbox.vocabulary import EOS
 from scalerl.batch import RolloutBatch
 from scalerl.errors import BatchError

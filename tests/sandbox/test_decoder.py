@@ -12,9 +12,9 @@ from tiny_policies import chain, chain_policy, full_logp, random_policy
 
 from sandbox import vocabulary as words
 from sandbox.decoder import Decoder, sample_all
-from sandbox.digit_sum import DigitSum, make_prompt
 from sandbox.model import Policy
 from sandbox.rows import Done, Sampling
+from sandbox.tasks.digit_sum import DigitSum, make_prompt
 from scalerl.length import draw_limit
 from scalerl.recipe import Interruption, Length, NoLengthControl, OverlongPenalty
 from scalerl.rollout import Completion

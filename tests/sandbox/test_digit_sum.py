@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox import vocabulary as words
-from sandbox.digit_sum import LEVELS, DigitSum, make_prompt, think
+from sandbox.tasks.digit_sum import LEVELS, DigitSum, make_prompt, think
 from scalerl.task import check_task
 
 TASK = DigitSum()

@@ -15,10 +15,10 @@ from tiny_policies import chain, chain_policy, random_policy
 
 from sandbox import vocabulary as words
 from sandbox.decoder import Decoder
-from sandbox.digit_sum import DigitSum, make_prompt
 from sandbox.generators import Generators, merge_neighbours
 from sandbox.model import Policy
 from sandbox.rows import Sampling
+from sandbox.tasks.digit_sum import DigitSum, make_prompt
 from scalerl.clock import run_virtual
 from scalerl.compute import Phase
 from scalerl.hardware import Hardware

@@ -10,9 +10,9 @@ from tiny_policies import VOCABULARY, random_policy
 from torch import Tensor
 
 from sandbox import vocabulary as words
-from sandbox.digit_sum import DigitSum
 from sandbox.model import Cache, Policy, load_policy, save_policy
 from sandbox.pretrain import save_start_policy
+from sandbox.tasks.digit_sum import DigitSum
 from sandbox.world import start_policy
 from scalerl.errors import InputError
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sandbox import vocabulary as words
-from sandbox.digit_sum import DigitSum, make_prompt, think
 from sandbox.model import load_policy
 from sandbox.pretrain import (
     Pretraining,
@@ -17,6 +16,7 @@ from sandbox.pretrain import (
     save_start_policy,
     trace,
 )
+from sandbox.tasks.digit_sum import DigitSum, make_prompt, think
 
 TASK = DigitSum()
 FEW = Pretraining(steps=5, batch=16)

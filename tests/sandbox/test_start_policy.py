@@ -9,9 +9,9 @@ import torch
 
 from sandbox import vocabulary as words
 from sandbox.decoder import Decoder, sample_all
-from sandbox.digit_sum import DigitSum
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
+from sandbox.tasks.digit_sum import DigitSum
 from sandbox.world import start_policy
 from scalerl.recipe import Interruption, NoLengthControl
 from scalerl.rollout import Completion

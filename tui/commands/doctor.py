@@ -118,10 +118,10 @@ def _sandbox() -> str:
 
     [only] = plan("tiny")
     world = open_world(only.recipe)
-    from sandbox.world import make_task
+    from sandbox.tasks.registry import task_of
 
     assert only.recipe.site is not None
-    check_task(make_task(only.recipe.site.task))
+    check_task(task_of(only.recipe.site))
     return f"scenario tiny opens, {len(world.train)} training prompts, task contract kept"
 
 

@@ -32,7 +32,8 @@ class DigitSum:
     """
 
     name: str = "digit_sum"
-    splits: tuple[str, ...] = ("train", "validation", "ood")
+    splits: tuple[str, ...] = ("train", "validation", "ood", "benchmark")
+    vocab_size: int = words.FIRST_DIGIT + 10
     eos_id: int = words.EOS
     think_close_id: int = words.CLOSE
     interruption: tuple[int, ...] = words.INTERRUPTION

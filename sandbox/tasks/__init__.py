@@ -1,0 +1,1 @@
+"""The tasks of the tiny world: what is asked, and what verifies an answer."""
