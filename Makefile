@@ -10,6 +10,7 @@
 # make calibration  how often the intervals of a fit hold on simulated runs (about a quarter of an hour)
 # make published    the paper's curves under our fit
 # make figures      the figures of docs/forecasting.md
+# make bench        fits and pictures timed, and updates a second against TRL (five minutes; installs TRL into .venv-bench)
 # make bench-tui    keys, start, attaching and replaying beside a run at full speed (four minutes)
 # make e2e          the screens in a real terminal and a real browser (needs tmux and Chromium)
 # make glossary     docs/metrics.md from the glossary;  make recordings: the bundled runs;  make screens: pictures of the screens
@@ -24,6 +25,7 @@ TORCH_INDEX ?=# a package index with another build of torch, e.g. for your CUDA 
 VENV := .venv
 BIN := $(VENV)/bin
 CLUSTER := .venv-cluster
+BENCH := .venv-bench
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
@@ -88,9 +90,10 @@ figures: $(VENV)/ready-test
 	$(BIN)/scalerl fit paper:Fig2/DeepSeek-GRPO --window :6600 --plot docs/figures/broken.svg > /dev/null
 	$(BIN)/scalerl compare paper:Fig2/ScaleRL $(LONG_RUN) --plot docs/figures/two-recipes.svg > /dev/null
 
-bench: $(VENV)/ready-test
+bench: $(VENV)/ready-test $(BENCH)/ready
 	$(BIN)/python tests/benchmarks/bench_fit.py
 	$(BIN)/python tests/benchmarks/bench_raster.py
+	OMP_NUM_THREADS=1 $(BENCH)/bin/python tests/benchmarks/bench_trl.py
 
 bench-tui: $(VENV)/ready-test
 	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_tui.py
@@ -139,7 +142,15 @@ $(CLUSTER)/ready: pyproject.toml constraints-cluster.txt
 	@$(CLUSTER)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+# TRL's newest with the torch that everything else here was tested with.
+$(BENCH)/ready: pyproject.toml constraints-bench.txt
+	@echo "installing TRL into $(BENCH) (once; a minute)"
+	@$(PYTHON) -m venv $(BENCH)
+	@PIP_CONSTRAINT=$(CURDIR)/constraints-bench.txt $(BENCH)/bin/python -m pip --disable-pip-version-check \
+		install --quiet --editable . trl
+	@touch $@
+
 another-torch:
 
 clean:
-	rm -rf $(VENV) $(CLUSTER) .venv-audit build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(CLUSTER) $(BENCH) .venv-audit build dist .pytest_cache .ruff_cache .hypothesis .coverage

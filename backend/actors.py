@@ -20,7 +20,7 @@ from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
 from scalerl.task import Prompt, Task
-from scalerl.world import Handle
+from scalerl.world import EvalResult, Handle, results_of
 
 
 class Actor:
@@ -136,19 +136,21 @@ class EvaluatorActor(EngineActor):
         """Keep the weights that have been received; an evaluation under way goes on undisturbed."""
         await self.call("weights_pin", version, handle)
 
-    async def evaluate(self, handle: int, version: int, sets: Sequence[str]) -> list[list[int]]:
-        """Passes of each prompt of each set, by pinned weights, which are kept until all is counted."""
+    async def evaluate(self, handle: int, version: int, sets: Sequence[str]) -> list[EvalResult]:
+        """The results of each set, by pinned weights, which are kept until all is counted."""
         recipe = self.engine.spec.recipe
         async with self._one_at_a_time:
             with self._named():
                 await self.engine.load_pinned(handle, version)
-                passes = [
-                    await self._passes(Handle(handle, version).seed(recipe.seed, place), name)
+                pinned = Handle(handle, version)
+                found = [
+                    await self._results(pinned, name, pinned.seed(recipe.seed, place))
                     for place, name in enumerate(sets)
+                    if name in self.task.splits  # of another the world has said so
                 ]
-        return passes
+        return [result for results in found for result in results]
 
-    async def _passes(self, seed: int, name: str) -> list[int]:
+    async def _results(self, pinned: Handle, name: str, seed: int) -> list[EvalResult]:
         spec = self.engine.spec
         site, length = spec.site, spec.recipe.length
         rows = range(site.evaluation.completions)
@@ -159,7 +161,10 @@ class EvaluatorActor(EngineActor):
             return sum(self.task.verify(prompt, completion.token_ids) for completion in completions)
 
         prompts = list(self.task.prompts(name))[: site.evaluation.prompts]
-        return await asyncio.gather(*(of(number, prompt) for number, prompt in enumerate(prompts)))
+        passes = await asyncio.gather(
+            *(of(number, prompt) for number, prompt in enumerate(prompts))
+        )
+        return results_of(name, pinned.version, len(rows), prompts, passes)
 
 
 class TrainerActor(Actor):

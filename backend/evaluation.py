@@ -51,7 +51,7 @@ class Evaluations:
             await self._call("weights_release", old)
 
     async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
-        """Passes of each prompt, by pinned weights; waits for evaluations that came before."""
+        """What the evaluator counted by pinned weights; waits for evaluations that came before."""
         began = self._clock().now()
         task = asyncio.ensure_future(
             self.remote.call("evaluate", handle.id, handle.version, list(sets))
@@ -59,7 +59,7 @@ class Evaluations:
         try:
             while not (await asyncio.wait([task], timeout=self.site.push_timeout_s))[0]:
                 await in_time(self.remote, self.site.push_timeout_s, "version")  # it lives
-            passes = task.result()
+            results = task.result()
         except (Gone, GeneratorLost) as error:
             raise _lost(error) from error
         finally:
@@ -67,11 +67,7 @@ class Evaluations:
         self._counted.append(handle.id)
         start, self._until = max(self._until, began), self._clock().now()
         self._phases.append(Phase("evaluator", 0, "evaluate", start, self._until))
-        k = self.site.evaluation.completions
-        return [
-            EvalResult(name, handle.version, k, each)
-            for name, each in zip(sets, passes, strict=True)
-        ]
+        return results
 
     def phases(self) -> list[Phase]:
         """Since the last call."""

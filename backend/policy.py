@@ -27,7 +27,9 @@ PACKABLE = {"full_attention", "sliding_attention"}
 
 
 class PolicyModule(nn.Module):
-    """`scalerl.update.PackedPolicy` on a Hugging Face model, whole or sharded by `shard`."""
+    """`scalerl.update.PredictingPolicy` on a Hugging Face model, whole or sharded by `shard`."""
+
+    packs_rows = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ from scalerl.metrics import merge_all
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
 from scalerl.site import Cluster
-from scalerl.task import Prompt, Task
+from scalerl.task import Prompt, Task, missing_sets
 from scalerl.update import prepare, update_stats
 from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
 
@@ -76,7 +76,7 @@ class ClusterWorld:
         self._clock_s = 0.0
         self._pinned: list[tuple[int, int]] = []  # (handle, version), of a checkpoint
         self._next_handle = 0
-        self._notices: list[str] = []
+        self._notices = missing_sets(task, self.site.evaluation.cadence)
         self._phases: list[Phase] = []
         self._engines_made = 0
 

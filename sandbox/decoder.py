@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sandbox.model import Cache, Policy
+from sandbox.engine import Cache, Engine
+from sandbox.model import Policy
 from sandbox.rows import NEVER, Done, Rows, Sampling
 from scalerl.errors import InputError
 from scalerl.length import draw_limits
-from scalerl.logprobs import logits
 from scalerl.rollout import Completion
 from scalerl.task import Prompt, Task
 
@@ -26,6 +26,7 @@ class Decoder:
         self, policy: Policy, task: Task, sampling: Sampling, rows: int, widest_prompt: int
     ) -> None:
         self.policy, self.task, self.sampling = policy, task, sampling
+        self.engine = Engine(policy, sampling.dtype)
         self.version = 0
         self.longest = sampling.longest(task)
         width, limit = widest_prompt + self.longest, policy.config.max_position_embeddings
@@ -68,6 +69,12 @@ class Decoder:
         self._drop(ended)
         return done
 
+    def set_weights(self, weights: dict[str, Tensor], version: int) -> None:
+        """New weights, in force from the next step on; the cache stays, stale."""
+        self.policy.load_state_dict(weights)
+        self.engine.refresh()
+        self.version = version
+
     @torch.no_grad()
     def recompute(self) -> None:
         """Replace the stale KV cache of all running rows by that of the present weights."""
@@ -75,7 +82,7 @@ class Decoder:
         if running:
             # the newest token is fed at the next step
             past = [self._tokens(i)[:-1] for i in range(running)]
-            self.policy.hidden(self._padded(past), self.cache)
+            self.engine.prefill(self._padded(past), self.cache)
 
     def _tokens(self, i: int) -> list[int]:
         sampled = self.rows.token[i, : self.rows.length[i]].tolist()
@@ -88,7 +95,7 @@ class Decoder:
         token_PT = self._padded(prompts)
         width = token_PT.shape[1]
         scratch = Cache(self.policy.config, len(prompts), width, self.policy.device)
-        hidden_PTD = self.policy.hidden(token_PT, scratch)
+        hidden_PTD = self.engine.prefill(token_PT, scratch)
         place_N = self._tensor(place_N)
         self.cache.copy_rows(
             scratch, place_N, self._tensor(np.arange(running, self.rows.count)), width
@@ -101,14 +108,14 @@ class Decoder:
         length_N = self.rows.length[:running]
         position_N = self.rows.prompt_length[:running] + length_N - 1
         token_N = self.rows.token[np.arange(running), length_N - 1]
-        return self.policy.decode(
+        return self.engine.decode(
             self._tensor(token_N), self._tensor(position_N), self.cache, int(position_N.max()) + 1
         )
 
     def _sample(self, hidden_ND: Tensor, uniform_N: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Tokens by inversion of the cumulative distribution, with their log-probs under it."""
         sampling = self.sampling
-        z_NV = logits(hidden_ND, self.policy.head_VD, sampling.head_dtype, sampling.temperature)
+        z_NV = self.engine.logits(hidden_ND, sampling.head_dtype, sampling.temperature)
         logp_NV = z_NV.log_softmax(-1)
         cumulative_NV = logp_NV.exp().cumsum(-1)
         threshold_N1 = uniform_N[:, None] * cumulative_NV[:, -1:]
@@ -132,7 +139,7 @@ class Decoder:
         valid_NW = self._valid()
         parts = self.cache.tensors()
         caches = {
-            f"kv.{i}": part[: self.rows.count].transpose(1, 2)[valid_NW]
+            f"kv.{i}": part[:, : self.rows.count].transpose(0, 1)[valid_NW]
             for i, part in enumerate(parts)
         }
         return {**caches, **self.rows.save()}
@@ -143,11 +150,11 @@ class Decoder:
         self.prompts = {int(key): prompts[int(key)] for key in self.rows.key[: self.rows.count]}
         valid_NW = self._valid()
         for i, part in enumerate(self.cache.tensors()):
-            part[: self.rows.count].transpose(1, 2)[valid_NW] = saved[f"kv.{i}"].to(part.device)
+            part[:, : self.rows.count].transpose(0, 1)[valid_NW] = saved[f"kv.{i}"].to(part.device)
 
     def _valid(self) -> Tensor:
         """Which positions of each running row hold a key."""
-        width = self.cache.keys[0].shape[2]
+        width = self.cache.keys[0].shape[0]
         return self._tensor(np.arange(width) < self.rows.context[:, None] - 1)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
@@ -162,10 +169,15 @@ class Decoder:
 def sample_all(
     decoder: Decoder, prompts: Sequence[Prompt], n: int, seed: int
 ) -> list[list[Completion]]:
-    """n completions of every prompt, without a clock: what evaluation does. Keys are the prompts' places."""
-    for place, prompt in enumerate(prompts):
-        decoder.seat(prompt, place, range(n), seed)
+    """n completions of every prompt, without a clock: what evaluation does. Keys are the prompts' places.
+
+    Prompts are seated as rows become free, in their order.
+    """
     completions: dict[tuple[int, int], Completion] = {}
-    while decoder.rows.count:
+    seated = 0
+    while seated < len(prompts) or decoder.rows.count:
+        while seated < len(prompts) and decoder.rows.free >= n:
+            decoder.seat(prompts[seated], seated, range(n), seed)
+            seated += 1
         completions |= {(done.key, done.number): done.completion for done in decoder.step()}
     return [[completions[place, index] for index in range(n)] for place in range(len(prompts))]

@@ -17,7 +17,9 @@ from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
 from scalerl.site import Sandbox
 from scalerl.task import Prompt, Task, check_validation
-from scalerl.world import EvalResult, Handle
+from scalerl.world import EvalResult, Handle, results_of
+
+MOST_ROWS = 1024  # that are sampled at a time: beyond it caches leave the processor's
 
 
 class Evaluator:
@@ -26,9 +28,18 @@ class Evaluator:
     def __init__(self, recipe: Recipe, task: Task, policy: Policy, sampling: Sampling) -> None:
         assert isinstance(recipe.site, Sandbox)
         self.seed, self.site = recipe.seed, recipe.site
-        self.task, self.policy, self.sampling = task, policy, sampling
+        self.task = task
         self.clock = VirtualClock()
         check_validation(task, self.site.evaluation.prompts)
+        held_out = [p for split in task.splits if split != "train" for p in self._prompts(split)]
+        rows = min(len(held_out), MOST_ROWS // self.site.evaluation.completions + 1)
+        self.decoder = Decoder(
+            policy,
+            task,
+            sampling,
+            rows * self.site.evaluation.completions,
+            max(len(prompt.token_ids) for prompt in held_out),
+        )
         self.pinned: dict[int, dict[str, torch.Tensor]] = {}
         # under way: when it ends, and with what
         self.due: dict[int, tuple[float, list[EvalResult]]] = {}
@@ -58,25 +69,25 @@ class Evaluator:
 
     def _sample(self, handle: Handle, sets: Sequence[str]) -> tuple[list[EvalResult], float]:
         """Results, and the virtual seconds they cost."""
-        self.policy.load_state_dict(self.pinned.pop(handle.id))
-        k, results, seconds = self.site.evaluation.completions, [], 0.0
+        self.decoder.set_weights(self.pinned.pop(handle.id), handle.version)
+        k, seconds = self.site.evaluation.completions, 0.0
+        results: list[EvalResult] = []
         for place, name in enumerate(sets):
-            prompts = list(self.task.prompts(name))[: self.site.evaluation.prompts]
-            decoder = Decoder(
-                self.policy,
-                self.task,
-                self.sampling,
-                len(prompts) * k,
-                max(len(p.token_ids) for p in prompts),
-            )
-            completions = sample_all(decoder, prompts, k, handle.seed(self.seed, place))
+            if name not in self.task.splits:
+                continue  # the world has said so
+            prompts = self._prompts(name)
+            completions = sample_all(self.decoder, prompts, k, handle.seed(self.seed, place))
             passes = [
                 sum(self.task.verify(p, c.token_ids) for c in group)
                 for p, group in zip(prompts, completions, strict=True)
             ]
-            results.append(EvalResult(name, handle.version, k, passes))
+            results += results_of(name, handle.version, k, prompts, passes)
             seconds += self._cost_s(prompts, completions)
         return results, seconds
+
+    def _prompts(self, split: str) -> Sequence[Prompt]:
+        """The first so many of the fixed held-out set."""
+        return self.task.prompts(split)[: self.site.evaluation.prompts]
 
     def _cost_s(self, prompts: Sequence[Prompt], completions: list[list[Completion]]) -> float:
         """Prefill, and a decode step for every length that some completion reaches, on all evaluators together."""

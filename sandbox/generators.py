@@ -95,8 +95,7 @@ class Generators:
 
     def set_weights(self, weights: dict[str, torch.Tensor], version: int) -> None:
         """New weights for every engine, from the next decode step on."""
-        self.decoder.policy.load_state_dict(weights)
-        self.decoder.version = version
+        self.decoder.set_weights(weights, version)
         if self.recompute_kv:
             self.decoder.recompute()
             context_E, _ = self._load()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sandbox.kernels import causal_attention, gated, rms_norm, rotated_heads
 from scalerl.errors import InputError, first_line
 
 
@@ -38,28 +39,6 @@ class ModelConfig:
     rope_theta: float = 10_000.0
 
 
-class Cache:
-    """Keys and values of `rows` sequences, of at most `width` tokens each: [L][rows, KV heads, width, head_dim].
-
-    Entries stay as they were computed: after a weight push they are *stale* until overwritten.
-    """
-
-    def __init__(
-        self, config: ModelConfig, rows: int, width: int, device: torch.device | str
-    ) -> None:
-        shape = (rows, config.num_key_value_heads, width, config.head_dim)
-        self.keys = [torch.zeros(shape, device=device) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, device=device) for _ in range(config.num_hidden_layers)]
-
-    def copy_rows(self, source: "Cache", source_rows: Tensor, rows: Tensor, width: int) -> None:
-        """Overwrite the first `width` positions of `rows` with those of `source_rows` of `source`."""
-        for mine, theirs in zip(self.tensors(), source.tensors(), strict=True):
-            mine[rows, :, :width] = theirs[source_rows, :, :width]
-
-    def tensors(self) -> list[Tensor]:
-        return [*self.keys, *self.values]
-
-
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -72,47 +51,21 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(h, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(h, eps=config.rms_norm_eps)
 
-    def project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries and keys, and values: each [B, heads, T, head_dim]."""
+    def fused_weights(self) -> tuple[Tensor, Tensor]:
+        """Query, key and value projections as one, [(H + 2 K) h, D]; the norms of query and key heads, [H + K, h]."""
+        projections = torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
+        norms = (self.q_norm.weight.expand(self.config.num_attention_heads, -1),)
+        norms += (self.k_norm.weight.expand(self.config.num_key_value_heads, -1),)
+        return projections, torch.cat(norms)
+
+    def forward(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """What every position gathers from those up to it, [B, T, H h], before the output projection."""
         b, t, _ = x_BTD.shape
-        q = self.q_norm(self.q_proj(x_BTD).view(b, t, -1, self.config.head_dim)).transpose(1, 2)
-        k = self.k_norm(self.k_proj(x_BTD).view(b, t, -1, self.config.head_dim)).transpose(1, 2)
-        v = self.v_proj(x_BTD).view(b, t, -1, self.config.head_dim).transpose(1, 2)
-        return rotate(q, rope), rotate(k, rope), v
-
-    def forward(
-        self, x_BTD: Tensor, rope: tuple[Tensor, Tensor], cache: Cache | None, layer: int
-    ) -> Tensor:
-        """Causal attention over whole sequences; with a cache, its first B rows receive keys and values."""
-        q, k, v = self.project(x_BTD, rope)
-        if cache is not None:
-            b, t, _ = x_BTD.shape
-            cache.keys[layer][:b, :, :t] = k
-            cache.values[layer][:b, :, :t] = v
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
-
-    def decode(
-        self,
-        x_BD: Tensor,
-        rope: tuple[Tensor, Tensor],
-        cache: Cache,
-        layer: int,
-        position_B: Tensor,
-        hidden_BW: Tensor,
-    ) -> Tensor:
-        """One new token for each of the cache's first B rows, which attends to that row's cached past."""
-        b, width = hidden_BW.shape
-        q, k, v = self.project(x_BD[:, None], rope)
-        rows = torch.arange(b, device=x_BD.device)
-        cache.keys[layer][rows, :, position_B] = k[:, :, 0]
-        cache.values[layer][rows, :, position_B] = v[:, :, 0]
-        keys, values = cache.keys[layer][:b, :, :width], cache.values[layer][:b, :, :width]
-        groups = self.config.num_attention_heads // self.config.num_key_value_heads
-        q = q.reshape(b, self.config.num_key_value_heads, groups, self.config.head_dim)
-        score = (q @ keys.transpose(2, 3)) * self.config.head_dim**-0.5 + hidden_BW[:, None, None]
-        out = score.softmax(-1) @ values
-        return self.o_proj(out.reshape(b, -1))
+        weight_ED, norms_Hh = self.fused_weights()
+        kv_heads, eps = self.config.num_key_value_heads, self.config.rms_norm_eps
+        q, k, v = rotated_heads(F.linear(x_BTD, weight_ED), norms_Hh, rope, kv_heads, eps)
+        out = causal_attention(q, k, v).view(b, -1, t, self.config.head_dim)
+        return out.transpose(1, 2).flatten(2)
 
 
 class Mlp(nn.Module):
@@ -122,8 +75,12 @@ class Mlp(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
+    def fused_weight(self) -> Tensor:
+        """Gate and up projections as one, [2 I, D]."""
+        return torch.cat((self.gate_proj.weight, self.up_proj.weight))
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(gated(F.linear(x, self.fused_weight())))
 
 
 class Layer(nn.Module):
@@ -149,6 +106,7 @@ class Policy(nn.Module):
     Keeping the head out of `forward` is what lets its precision be a setting, on both sides.
     """
 
+    packs_rows = False
     cos: Tensor
     sin: Tensor
 
@@ -173,47 +131,39 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         return self.lm_head.weight.device
 
-    def hidden(self, token_BT: Tensor, cache: Cache | None = None) -> Tensor:
+    def hidden(self, token_BT: Tensor) -> Tensor:
         """Final hidden states [B, T, D] of right-padded sequences (padding comes after, so causality hides it)."""
-        t = token_BT.shape[1]
+        return self._run(token_BT, None).view(*token_BT.shape, -1)
+
+    def predicting(self, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Hidden states [N, D] that predict the N tokens which `mask_BT` marks, row by row."""
+        return self._run(token_BT[:, :-1], mask_BT[:, 1:])
+
+    def _run(self, token_BT: Tensor, wanted_BT: Tensor | None) -> Tensor:
+        """Final hidden states [N, D] of the wanted positions, or of all.
+
+        After the last attention no position looks at another any more: what is not wanted ends there.
+        """
+        t, eps = token_BT.shape[1], self.config.rms_norm_eps
         rope = (self.cos[:t], self.sin[:t])
         x = self.model.embed_tokens(token_BT)
-        for i, layer in enumerate(self.blocks):
-            x = x + layer.self_attn(layer.input_layernorm(x), rope, cache, i)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.model.norm(x)
-
-    def decode(self, token_B: Tensor, position_B: Tensor, cache: Cache, width: int) -> Tensor:
-        """Hidden states [B, D] of one new token a row at `position_B` (< `width`), written into the cache."""
-        rope = (self.cos[position_B][:, None, None], self.sin[position_B][:, None, None])
-        future = torch.arange(width, device=token_B.device) > position_B[:, None]
-        hidden_BW = torch.zeros(future.shape, device=token_B.device).masked_fill_(
-            future, -torch.inf
-        )
-        x = self.model.embed_tokens(token_B)
-        for i, layer in enumerate(self.blocks):
-            x = x + layer.self_attn.decode(
-                layer.input_layernorm(x), rope, cache, i, position_B, hidden_BW
-            )
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.model.norm(x)
+        for layer in self.blocks:
+            seen = layer.self_attn(rms_norm(x, layer.input_layernorm.weight, eps), rope)
+            if layer is self.blocks[-1] and wanted_BT is not None:
+                x, seen = x[wanted_BT], seen[wanted_BT]
+            x = x + layer.self_attn.o_proj(seen)
+            x = x + layer.mlp(rms_norm(x, layer.post_attention_layernorm.weight, eps))
+        return rms_norm(x, self.model.norm.weight, eps)
 
 
 def rope_table(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """cos and sin of every position's rotary angles, [positions, head_dim]."""
+    """cos and sin of every position's rotary angles, [positions, head_dim]; sin is negative in its first half."""
     # Inverted after the power, as Hugging Face does: the other way round differs by a rounding, 4e-5 in log-probs.
     exponent = torch.arange(0, config.head_dim, 2).float() / config.head_dim
     inverse = 1.0 / config.rope_theta**exponent
     angle = torch.outer(torch.arange(config.max_position_embeddings).float(), inverse)
-    angle = torch.cat((angle, angle), dim=-1)
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding in the half-split layout of Hugging Face."""
-    half = x.shape[-1] // 2
-    cos, sin = rope
-    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -1,17 +1,19 @@
-"""Supervised pre-training of the start policy, which `scalerl pretrain` repeats.
+"""Supervised pre-training of start policies: what each is shown is in `sandbox.lessons`.
 
-    1. faultless full-effort traces, from short problems to long ones
-    2. all efforts, mostly too small ones
-    3. slips: wrong running digits and thinking that stops too early
+Each shipped policy was made by one command, seed 0, and `--out DIR`:
 
-The last two are what reinforcement has to unlearn. Slips come last: mixed in from the start they keep the tiny
-model from learning the arithmetic at all. Number embeddings start as Fourier features of the last digit.
+    digit_sum        scalerl pretrain
+    digit_sum_w16    scalerl pretrain --width 16
+    digit_sum_w64    scalerl pretrain --width 64 --steps 3000
+    three_tasks      scalerl pretrain --task digit_sum+pair_sum+polynomial --width 64 --positions 160 --steps 3000
+
+Number embeddings start as Fourier features of the last digit, and where whole numbers are added too, of the number.
 """
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +22,37 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sandbox import vocabulary as words
+from sandbox.lessons import Habits, Lesson, lesson_of
 from sandbox.model import ModelConfig, Policy, save_policy
-from sandbox.tasks.digit_sum import LEVELS, think
-
-SHORTEST, LONGEST = LEVELS[0][0], LEVELS[-1][1]
+from sandbox.tasks.digit_sum import DigitSum
+from sandbox.tasks.mixture import Mixture
+from scalerl.errors import InputError
+from scalerl.task import Task
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """What the start policy is shown. Shares are of traces; rates are per number written."""
+    """What a start policy learns (the parts of a mixture in turn, row by row), its sizes, and how long it learns."""
 
+    task: Task = field(default_factory=DigitSum)
     steps: int = 4500
     batch: int = 128
     learning_rate: float = 3e-3
-    efforts: tuple[float, float, float] = (0.3, 0.4, 0.3)  # high, medium, low
-    slip_rate: float = 0.04  # a wrong running digit, from which the trace goes on
-    stop_rate: float = 0.02  # thinking closes before the next number
+    width: int = 32
+    layers: int = 2
+    positions: int = 128
+    habits: Habits = field(default_factory=Habits)
+
+    @property
+    def config(self) -> ModelConfig:
+        """Feed-forward layers are twice as wide; attention is the same at every width."""
+        return ModelConfig(
+            vocab_size=self.task.vocab_size,
+            hidden_size=self.width,
+            intermediate_size=2 * self.width,
+            num_hidden_layers=self.layers,
+            max_position_embeddings=self.positions,
+        )
 
 
 def pretrain(
@@ -44,8 +61,10 @@ def pretrain(
     """Train a start policy; the same seed gives the same weights. `report(step, loss)` is called as it goes."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    policy = Policy(ModelConfig(vocab_size=len(words.WORDS)))
+    policy = Policy(spec.config)
     initialise(policy)
+    parts = spec.task.tasks if isinstance(spec.task, Mixture) else (spec.task,)
+    lessons = [lesson_of(task, spec.habits) for task in parts]
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=spec.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
@@ -53,7 +72,7 @@ def pretrain(
         done = step / spec.steps
         for group in optimizer.param_groups:
             group["lr"] = spec.learning_rate * min(1.0, step / 100, max(0.05, (1 - done) / 0.2))
-        token_BT, target_BT = batch_of_traces(spec, rng, done)
+        token_BT, target_BT = batch_of_traces(lessons, spec.batch, rng, done)
         mask_BT = target_BT[:, 1:]
         z_NV = policy.hidden(token_BT[:, :-1])[mask_BT] @ policy.head_VD.T
         loss = F.cross_entropy(z_NV, token_BT[:, 1:][mask_BT])
@@ -66,47 +85,29 @@ def pretrain(
     return policy
 
 
+def check_fits(spec: Pretraining) -> None:
+    """Raise InputError if a training prompt with its solution is longer than the policy has positions."""
+    longest = max(len(p.token_ids) + len(spec.task.solve(p)) for p in spec.task.prompts("train"))
+    if longest > spec.positions:
+        raise InputError(
+            f"a problem of {spec.task.name!r} with its solution takes {longest} positions, the policy has"
+            f" {spec.positions}: raise --positions"
+        )
+
+
 def batch_of_traces(
-    spec: Pretraining, rng: np.random.Generator, done: float
+    lessons: Sequence[Lesson], batch: int, rng: np.random.Generator, done: float
 ) -> tuple[Tensor, Tensor]:
     """Tokens and a mask of those to learn, at `done` (0..1) of the training."""
-    longest = min(LONGEST, SHORTEST + int(done / 0.4 * (LONGEST - SHORTEST + 1)))
-    efforts = (1.0, 0.0, 0.0) if done < 0.4 else spec.efforts
-    noise = min(1.0, max(0.0, (done - 0.75) / 0.125))
-    rows = []
-    for _ in range(spec.batch):
-        numbers = rng.permutation(words.NUMBERS)[: rng.integers(SHORTEST, longest + 1)].tolist()
-        prompt = [words.BOS, *(words.FIRST_NUMBER + number for number in numbers), words.THINK]
-        stride = int(rng.choice(3, p=efforts)) + 1
-        rows.append(
-            (prompt, trace(rng, numbers, stride, noise * spec.slip_rate, noise * spec.stop_rate))
-        )
-    width = max(len(prompt) + len(answer) for prompt, answer in rows)
-    token_BT, target_BT = (
-        torch.zeros(spec.batch, width, dtype=torch.long),
-        torch.zeros(spec.batch, width, dtype=torch.bool),
-    )
-    for i, (prompt, answer) in enumerate(rows):
-        end = len(prompt) + len(answer)
-        token_BT[i, :end] = torch.tensor(prompt + answer)
+    rows = [lessons[i % len(lessons)](rng, done) for i in range(batch)]
+    width = max(len(prompt) + len(trace) for prompt, trace in rows)
+    token_BT = torch.zeros(batch, width, dtype=torch.long)
+    target_BT = torch.zeros(batch, width, dtype=torch.bool)
+    for i, (prompt, trace) in enumerate(rows):
+        end = len(prompt) + len(trace)
+        token_BT[i, :end] = torch.tensor(prompt + trace)
         target_BT[i, len(prompt) : end] = True
     return token_BT, target_BT
-
-
-def trace(
-    rng: np.random.Generator, numbers: list[int], stride: int, slip_rate: float, stop_rate: float
-) -> list[int]:
-    """Thinking of one effort with slips and early stops, then whatever answer it leads to."""
-    clean = think(numbers, stride)
-    tokens, digit, offset = clean[:1], int(rng.integers(10)), 0
-    for place in range(1, len(clean), 2):
-        if rng.random() < stop_rate:
-            break
-        if rng.random() < slip_rate:
-            offset = int(rng.integers(10))
-        digit = (clean[place + 1] - words.FIRST_DIGIT + offset) % 10
-        tokens += [clean[place], words.FIRST_DIGIT + digit]
-    return [*tokens, words.CLOSE, words.FIRST_DIGIT + digit, words.EOS]
 
 
 @torch.no_grad()
@@ -119,20 +120,31 @@ def initialise(policy: Policy) -> None:
     nn.init.normal_(policy.lm_head.weight, 0.0, 0.1)
     embedding_VD = policy.model.embed_tokens.weight
     nn.init.normal_(embedding_VD, 0.0, 0.3)
-    for first, count, column in (
-        (words.FIRST_NUMBER, words.NUMBERS, 0),
-        (words.FIRST_DIGIT, 10, 10),
-    ):
-        for value in range(count):
-            for k in range(1, 6):
-                angle = 2 * math.pi * k * value / 10
-                embedding_VD[first + value, column + 2 * k - 2] += math.cos(angle)
-                embedding_VD[first + value, column + 2 * k - 1] += math.sin(angle)
+    config = policy.config
+    if config.vocab_size >= words.FIRST_DIGIT + 10:
+        add_waves(embedding_VD, words.FIRST_NUMBER, words.NUMBERS, 0, 10)
+        add_waves(embedding_VD, words.FIRST_DIGIT, 10, min(10, config.hidden_size - 10), 10)
+    if config.vocab_size == len(words.WORDS):
+        add_waves(embedding_VD, words.FIRST_TARGET, 10, min(10, config.hidden_size - 10), 10)
+        if config.hidden_size >= 40:
+            add_waves(embedding_VD, words.FIRST_NUMBER, words.NUMBERS, 20, 2 * words.NUMBERS)
 
 
-def save_start_policy(policy: Policy, folder: Path) -> None:
-    """A complete Hugging Face folder: config, weights and a tokenizer that splits on spaces."""
+def add_waves(embedding_VD: Tensor, first: int, count: int, column: int, period: int) -> None:
+    """Add five waves of value / period to the embeddings of `count` values, in ten columns."""
+    for value in range(count):
+        for k in range(1, 6):
+            angle = 2 * math.pi * k * value / period
+            embedding_VD[first + value, column + 2 * k - 2] += math.cos(angle)
+            embedding_VD[first + value, column + 2 * k - 1] += math.sin(angle)
+
+
+def save_start_policy(
+    policy: Policy, folder: Path, vocabulary: Sequence[str] = words.WORDS
+) -> None:
+    """A complete Hugging Face folder: config, weights, and a tokenizer that splits on spaces."""
     save_policy(policy, folder)
+    known = vocabulary[: policy.config.vocab_size]
     special = [
         {
             "id": i,
@@ -143,7 +155,7 @@ def save_start_policy(policy: Policy, folder: Path) -> None:
             "normalized": False,
             "special": True,
         }
-        for i, word in enumerate(words.WORDS[: words.EOS + 1])
+        for i, word in enumerate(known[: words.EOS + 1])
     ]
     tokenizer = {
         "version": "1.0",
@@ -156,15 +168,15 @@ def save_start_policy(policy: Policy, folder: Path) -> None:
         "decoder": None,
         "model": {
             "type": "WordLevel",
-            "vocab": {word: i for i, word in enumerate(words.WORDS)},
-            "unk_token": "<pad>",
+            "vocab": {word: i for i, word in enumerate(known)},
+            "unk_token": known[words.PAD],
         },
     }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": "<pad>",
-        "bos_token": "<bos>",
-        "eos_token": "<eos>",
+        "pad_token": known[words.PAD],
+        "bos_token": known[words.BOS],
+        "eos_token": known[words.EOS],
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, indent=1) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")

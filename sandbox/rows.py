@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scalerl.recipe import Length
 from scalerl.rollout import Completion
+from scalerl.site import Rounding
 from scalerl.task import Task
 
 NEVER = 1 << 30
@@ -23,6 +24,7 @@ class Sampling:
     answer_tokens: int
     temperature: float
     head_dtype: torch.dtype
+    dtype: Rounding = "float32"  # of everything but the head
 
     def longest(self, task: Task) -> int:
         """Most tokens that a completion can have."""
@@ -74,6 +76,11 @@ class Rows:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name) for name in (*self.VECTORS, *self.MATRICES)}
+
+    @property
+    def free(self) -> int:
+        """How many rows can still be added."""
+        return len(self.key) - self.count
 
     @property
     def context(self) -> np.ndarray:
@@ -137,21 +144,23 @@ class Rows:
 
     def take(self, ended: np.ndarray, task: Task) -> list[Done]:
         """The completions of the ended rows."""
-        return [self._completion(int(i), task) for i in np.flatnonzero(ended)]
-
-    def _completion(self, i: int, task: Task) -> Done:
-        length = int(self.length[i])
-        token_ids = self.token[i, :length].tolist()
-        sampled = self.sampled[i, :length].tolist()
-        completion = Completion(
-            token_ids=token_ids,
-            logp=self.logp[i, :length].tolist(),
-            version=self.version[i, :length].tolist(),
-            sampled=sampled,
-            truncated=not (token_ids[-1] == task.eos_id and sampled[-1]),
-            interrupted=bool(self.forced[i]),
-        )
-        return Done(int(self.key[i]), int(self.index[i]), completion)
+        chosen = np.flatnonzero(ended)
+        # whole columns at a time: a call for each row costs more than sampling it
+        records = (self.token, self.logp, self.version, self.sampled)
+        vectors = (self.length, self.forced, self.key, self.index)
+        columns = [column[chosen].tolist() for column in (*records, *vectors)]
+        done: list[Done] = []
+        for token, logp, version, sampled, n, forced, key, index in zip(*columns, strict=True):
+            completion = Completion(
+                token_ids=token[:n],
+                logp=logp[:n],
+                version=version[:n],
+                sampled=sampled[:n],
+                truncated=not (token[n - 1] == task.eos_id and sampled[n - 1]),
+                interrupted=bool(forced),
+            )
+            done.append(Done(key, index, completion))
+        return done
 
     def close_gaps(self, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Drop ended rows: survivors from the back move into their places. Returns (from, to) of those moves."""

@@ -14,9 +14,16 @@ WORDS = (
     "high:",
     *(str(number) for number in range(NUMBERS)),
     *(f"={digit}" for digit in range(10)),
+    "x",
+    "+",
+    "x:",
+    "1:",
+    *(f"?{digit}" for digit in range(10)),
 )
 FIRST_NUMBER = WORDS.index("0")
 FIRST_DIGIT = WORDS.index("=0")
+X, PLUS, X_TOTAL, TOTAL = range(FIRST_DIGIT + 10, FIRST_DIGIT + 14)
+FIRST_TARGET = WORDS.index("?0")
 INTERRUPTION = (TIME_UP, CLOSE)
 
 

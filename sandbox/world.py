@@ -1,9 +1,10 @@
 """The tiny world: a real policy gradient on a tiny model, on a virtual cluster with a virtual clock."""
 
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -25,7 +26,7 @@ from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
 from scalerl.site import Sandbox
-from scalerl.task import Prompt
+from scalerl.task import Prompt, missing_sets
 from scalerl.update import (
     DTYPES,
     LossPair,
@@ -37,6 +38,9 @@ from scalerl.update import (
 )
 from scalerl.world import EvalResult, Handle, PushStats, UpdateStats
 
+P = ParamSpec("P")
+T = TypeVar("T")
+HEAD_DTYPES = DTYPES | {"float8_e4m3": torch.float8_e4m3fn}
 POLICIES = Path(__file__).parent / "policies"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # in one file, or in several
 
@@ -44,7 +48,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # in one file, 
 class SandboxWorld:
     """`scalerl.world.World` on one process: costs come from the site's hardware description, before time passes."""
 
-    def __init__(self, recipe: Recipe, *, allow_code: bool = False) -> None:
+    def __init__(self, recipe: Recipe, *, allow_code: bool = False, overlap: bool = True) -> None:
+        """overlap: train on another core while the generators decode; the bytes that come out are the same."""
         assert isinstance(recipe.site, Sandbox)
         self.recipe, self.site = recipe, recipe.site
         self.clock = VirtualClock()
@@ -79,17 +84,23 @@ class SandboxWorld:
             recipe, self.task, load_policy(folder, self.device), self._sampling()
         )
         # OpenMP counts threads by calling thread: without the initialiser the worker would take all cores.
-        self._worker = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
+        self._worker: Executor = (
+            ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
+            if overlap
+            else Inline()
+        )
         self._phases: list[Phase] = []
+        self._notices = missing_sets(self.task, self.site.evaluation.cadence)
 
     def _sampling(self) -> Sampling:
-        dtype = DTYPES[self.recipe.generator_head_dtype or self.recipe.head_dtype]
+        head_dtype = HEAD_DTYPES[self.recipe.generator_head_dtype or self.recipe.head_dtype]
         return Sampling(
             self.recipe.length,
             self.site.thinking_tokens,
             self.site.answer_tokens,
             self.site.temperature,
-            dtype,
+            head_dtype,
+            self.site.generator_dtype,
         )
 
     async def start(self) -> None:
@@ -152,7 +163,8 @@ class SandboxWorld:
         return self.task.to_text(token_ids)
 
     def notices(self) -> list[str]:
-        return []
+        told, self._notices = self._notices, []
+        return told
 
     def phases(self) -> list[Phase]:
         found = [*self._phases, *self.evaluator.take_phases(), *self.pool.phases(self.clock.now())]
@@ -187,8 +199,8 @@ class SandboxWorld:
             self.policy.load_state_dict(
                 load_file(folder / "policy.safetensors", device=self.device)
             )
-            self.pool.decoder.policy.load_state_dict(
-                load_file(folder / "generator.safetensors", device=self.device)
+            self.pool.decoder.set_weights(
+                load_file(folder / "generator.safetensors", device=self.device), state["version"]
             )
             _load_moments(
                 self.optimizer,
@@ -206,6 +218,15 @@ class SandboxWorld:
 
     async def close(self) -> None:
         self._worker.shutdown()
+
+
+class Inline(Executor):
+    """Does what is submitted at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 def device_of(setting: str) -> str:

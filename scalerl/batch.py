@@ -1,8 +1,9 @@
 """Rollouts as tensors: what `prepare` reads and what a training shard holds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -56,22 +57,26 @@ class RolloutBatch(_RowTensors):
         """Pack groups; rows keep their order, and the group id travels with each row."""
         rows = [(group, completion) for group in groups for completion in group.completions]
         _check_records(rows)
-        width = max(len(group.prompt_ids) + completion.length_tokens for group, completion in rows)
-        shape = (len(rows), width)
-        token, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
-        logp, version = torch.zeros(shape), torch.full(shape, -1)
-        for i, (group, completion) in enumerate(rows):
-            start, end = len(group.prompt_ids), len(group.prompt_ids) + completion.length_tokens
-            token[i, :start] = torch.tensor(group.prompt_ids)
-            token[i, start:end] = torch.tensor(completion.token_ids)
-            mask[i, start:end] = torch.tensor(completion.sampled)
-            logp[i, start:end] = torch.tensor(completion.logp)
-            version[i, start:end] = torch.tensor(completion.version)
+        start_B = torch.tensor([len(group.prompt_ids) for group, _ in rows])
+        end_B = start_B + torch.tensor([completion.length_tokens for _, completion in rows])
+        place_T = torch.arange(int(end_B.max()))
+        prompt_BT = place_T < start_B[:, None]
+        completion_BT = (place_T < end_B[:, None]) & ~prompt_BT
+
+        def filled(pad: bool | int | float, where_BT: Tensor, parts: Iterable[list[Any]]) -> Tensor:
+            # all rows end to end: a tensor for each would cost more than a tiny policy's forward pass
+            whole = torch.full(where_BT.shape, pad)
+            flat = torch.tensor(list(chain.from_iterable(parts)), dtype=whole.dtype)
+            return whole.masked_scatter_(where_BT, flat)
+
+        texts = (part for g, c in rows for part in (g.prompt_ids, c.token_ids))
+        mask_BT = filled(False, completion_BT, (c.sampled for _, c in rows))
+        logp_BT = filled(0.0, completion_BT, (c.logp for _, c in rows))
         return cls(
-            token_BT=token,
-            mask_BT=mask,
-            behavior_logp_BT=logp.masked_fill(~mask, 0.0),
-            version_BT=version,
+            token_BT=filled(pad_id, prompt_BT | completion_BT, texts),
+            mask_BT=mask_BT,
+            behavior_logp_BT=logp_BT.masked_fill_(~mask_BT, 0.0),
+            version_BT=filled(-1, completion_BT, (c.version for _, c in rows)),
             reward_B=torch.tensor([float(completion.reward) for _, completion in rows]),
             correct_B=torch.tensor([completion.correct for _, completion in rows]),
             group_B=torch.tensor([group.request_id for group, _ in rows]),

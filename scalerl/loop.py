@@ -282,13 +282,8 @@ class Loop:
 
         last: on all sets. again: but those that were due, and have been started.
         """
-        spec = self.site.evaluation
-        cadence = {
-            "validation": spec.every_updates,
-            "ood": spec.ood_every_updates,
-            "benchmark": spec.benchmark_every_updates,
-        }
-        on_time = {name: self.state.updates % n == 0 for name, n in cadence.items() if n}
+        cadence = self.site.evaluation.cadence
+        on_time = {name: self.state.updates % n == 0 for name, n in cadence.items()}
         sets = [name for name, due in on_time.items() if (due and not again) or (last and not due)]
         if sets:
             handle = await self.world.snapshot()

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scalerl.site import Cluster, Precision, Sandbox, Site
+from scalerl.site import Cluster, Precision, Rounding, Sandbox, Site
 from scalerl.spec import Spec
 
 SEEDS = 2**40  # seeds count from 0 to below this
@@ -210,7 +210,7 @@ class Recipe(Spec):
     head_dtype: Precision = Field(
         default="float32", description="precision of the LM head's product, both sides"
     )
-    generator_head_dtype: Precision | None = Field(
+    generator_head_dtype: Rounding | None = Field(
         default=None, description="overrides the generator's, to study the mismatch"
     )
     prompts_per_update: int = Field(default=48, gt=0, description="groups per optimiser step")
@@ -229,6 +229,15 @@ class Recipe(Spec):
         if isinstance(site, dict) and "kind" not in site:
             return {**values, "site": {"kind": "sandbox", **site}}
         return values
+
+    @model_validator(mode="after")
+    def _a_cluster_rounds_no_further(self) -> "Recipe":
+        if self.generator_head_dtype == "float8_e4m3" and isinstance(self.site, Cluster):
+            raise ValueError(
+                "generator_head_dtype = float8_e4m3 is emulated by the sandbox alone: on a cluster take "
+                "float32 or bfloat16"
+            )
+        return self
 
     def on(self, site: Site) -> "Recipe":
         """The same algorithm at another site, validated as a whole."""

@@ -50,6 +50,16 @@ class Evaluation(Spec):
         default=0, ge=0, description="updates between runs of the task's mini-benchmark; 0 = never"
     )
 
+    @property
+    def cadence(self) -> dict[str, int]:
+        """Updates between the evaluations of each set that is evaluated at all."""
+        every = {
+            "validation": self.every_updates,
+            "ood": self.ood_every_updates,
+            "benchmark": self.benchmark_every_updates,
+        }
+        return {name: updates for name, updates in every.items() if updates}
+
 
 class Data(Spec):
     """What is changed of the training prompts and of their verifier. Evaluation always asks the task as it is."""
@@ -155,6 +165,11 @@ class Sandbox(Site):
     evaluators: int = Field(default=8, gt=0, description="GPUs that evaluate, outside C")
     slots_per_generator: int = Field(
         default=32, gt=0, description="completions that one generator decodes at a time"
+    )
+    micro_batch_tokens: int = Field(
+        default=4096,  # of the tiny policy's activations so many stay in a processor's cache
+        gt=0,
+        description="tokens per forward pass, padding included; results do not depend on it",
     )
     generator_dtype: Rounding = Field(
         default="float32",

@@ -45,11 +45,16 @@ class TrainablePolicy(Protocol):
 
 
 @runtime_checkable
-class PackedPolicy(Protocol):
-    """A model that runs the rows of a batch end to end, without padding."""
+class PredictingPolicy(Protocol):
+    """A model that takes whole rows and works out only the states that are asked for."""
 
     @property
     def head_VD(self) -> Tensor: ...
+
+    @property
+    def packs_rows(self) -> bool:
+        """Whether it runs rows end to end, so that padding costs nothing."""
+        ...
 
     def predicting(self, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Hidden states [N, D] that predict the N tokens which `mask_BT` marks, row by row."""
@@ -153,7 +158,7 @@ def learning_rate(spec: Optimizer, version: int) -> float:
 
 
 def policy_update(
-    policy: TrainablePolicy | PackedPolicy,
+    policy: TrainablePolicy | PredictingPolicy,
     optimizer: torch.optim.Optimizer,
     batch: TrainBatch,
     recipe: Recipe,
@@ -178,7 +183,8 @@ def policy_update(
         NotFinite: the loss or the gradient is not; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
-    shards = batch.shards(micro_batch_tokens, packed=isinstance(policy, PackedPolicy))
+    packed = isinstance(policy, PredictingPolicy) and policy.packs_rows
+    shards = batch.shards(micro_batch_tokens, packed=packed)
     shards += [batch.idle()] * (ranks.most(len(shards)) - len(shards))
     merged = metrics.merge_all(
         [_backward(policy, shard, recipe, loss, temperature, version) for shard in shards]
@@ -199,13 +205,16 @@ def policy_update(
 
 
 def score(
-    policy: TrainablePolicy | PackedPolicy, batch: TrainBatch, recipe: Recipe, temperature: float
+    policy: TrainablePolicy | PredictingPolicy,
+    batch: TrainBatch,
+    recipe: Recipe,
+    temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy of every trained token of a batch, [N] each, in row order.
 
     Differentiable where gradients are on.
     """
-    if isinstance(policy, PackedPolicy):
+    if isinstance(policy, PredictingPolicy):
         hidden_ND = policy.predicting(batch.token_BT, batch.mask_BT)
     else:  # the state at t predicts token t + 1
         hidden_ND = policy.hidden(batch.token_BT[:, :-1])[batch.mask_BT[:, 1:]]
@@ -219,7 +228,7 @@ def score(
 
 
 def _backward(
-    policy: TrainablePolicy | PackedPolicy,
+    policy: TrainablePolicy | PredictingPolicy,
     shard: TrainBatch,
     recipe: Recipe,
     loss: LossPair,

@@ -109,6 +109,24 @@ class EvalResult:
         return within**0.5 / self.n
 
 
+def results_of(
+    evaluation_set: str, version: int, k: int, prompts: Sequence[Prompt], passes: Sequence[int]
+) -> list[EvalResult]:
+    """The result of one set; where a mixture asked it, also that of each of its tasks, as SET/SOURCE.
+
+    No completion is sampled twice: those of `digit_sum` count in "validation" and in "validation/digit_sum".
+
+    Args:
+        k: completions of each prompt. passes: how many of them were correct, prompt by prompt.
+    """
+    parts: dict[str, list[int]] = {}
+    for prompt, passed in zip(prompts, passes, strict=True):
+        if prompt.source:
+            parts.setdefault(f"{evaluation_set}/{prompt.source}", []).append(passed)
+    whole = EvalResult(evaluation_set, version, k, list(passes))
+    return [whole, *(EvalResult(name, version, k, parts[name]) for name in sorted(parts))]
+
+
 class World(Protocol):
     """Where the loop runs. All calls but the last group are async and may let the clock pass."""
 
@@ -163,7 +181,7 @@ class World(Protocol):
         ...
 
     async def evaluate(self, handle: Handle, sets: Sequence[str]) -> list[EvalResult]:
-        """Evaluate pinned weights on their own devices, and release them."""
+        """Evaluate pinned weights on their own devices, and release them; each set as `results_of` tells it."""
         ...
 
     def to_text(self, token_ids: Sequence[int]) -> str:

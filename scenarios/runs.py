@@ -141,8 +141,9 @@ def run(
     listen: Callable[[Event], None] | None = None,
     control: Control | None = None,
     allow_code: bool = False,
+    overlap: bool = True,
 ) -> RunResult:
-    """Run, or take up, one plan in its folder.
+    """Run, or take up, one plan in its folder; `overlap` as `open_world` has it.
 
     Raises:
         InputError: the folder is in use, or code was not allowed. CheckpointError: no checkpoint can be used.
@@ -154,7 +155,7 @@ def run(
         if listen is not None:
             listen({"kind": "starting", "what": what})
 
-    world = open_world(recipe, folder=folder, allow_code=allow_code, tell=tell)
+    world = open_world(recipe, folder=folder, allow_code=allow_code, overlap=overlap, tell=tell)
     with writing(), locked(folder):
         begin(folder, recipe)
         state = LoopState(curriculum_of(recipe, len(world.train)), Ledger(world.gpus))

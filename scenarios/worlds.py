@@ -19,11 +19,13 @@ def open_world(
     *,
     folder: Path = Path(),
     allow_code: bool = False,
+    overlap: bool = True,
     tell: Callable[[str], None] = lambda what: None,
 ) -> World:
     """The world that a recipe's site asks for.
 
     Args:
+        overlap: let a sandbox train on another core while it decodes; the run is the same, byte for byte.
         folder: where the run is written; a cluster's workers are started there.
         tell: is told what goes on while a world starts.
 
@@ -42,7 +44,7 @@ def open_world(
     # reproducible, and faster at this size: run two seeds side by side instead
     torch.set_num_threads(1)
     if not isinstance(recipe.site, Cluster):
-        return SandboxWorld(recipe, allow_code=allow_code)
+        return SandboxWorld(recipe, allow_code=allow_code, overlap=overlap)
 
     from backend.launch import RayLauncher, check_installed
 

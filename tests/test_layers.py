@@ -25,6 +25,7 @@ ONLY = {
     "matplotlib": {"tui"},
     "hypothesis": {"scalerl"},  # and there only in `invariants`, below
     "math_verify": {"scalerl"},
+    "gymnasium": {"sandbox"},
     "sympy": {"scalerl"},
 }
 # The rooms of `tui`, each with those that it may know. Screens are known to the app alone.

@@ -61,6 +61,12 @@ Seeds = Annotated[
         "--seeds", metavar="N", min=1, help="How many seeds, counted up from the recipe's."
     ),
 ]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", metavar="J", min=0, help="Runs side by side, a core each; 0: one for each core."
+    ),
+]
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Import the Python functions that the recipe names.")
 ]
@@ -80,6 +86,7 @@ def run_command(
     out: Out = None,
     arm: ArmName = None,
     seeds: Seeds = None,
+    jobs: Jobs = 1,
     allow_code: AllowCode = False,
     list_: Annotated[bool, typer.Option("--list", help="List what can be run by name.")] = False,
     fork_of: Annotated[
@@ -91,14 +98,17 @@ def run_command(
         ),
     ] = None,
     leash: Annotated[bool, typer.Option("--leash", hidden=True)] = False,
+    one_core: Annotated[bool, typer.Option("--one-core", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """Run a scenario, a named recipe or a recipe file; resumes if DIR holds an unfinished run."""
     if list_:
         list_names(as_json)
     elif fork_of is not None:
-        if on or arm or seeds is not None:
-            fail("--from goes on with a run as it is: --on, --arm and --seeds do not go with it")
+        if on or arm or seeds is not None or jobs != 1:
+            fail(
+                "--from goes on with a run as it is: --on, --arm, --seeds and --jobs do not go with it"
+            )
         from tui.commands.running import run_fork
 
         with errors():
@@ -121,6 +131,8 @@ def run_command(
             out=out,
             arm=arm,
             seeds=seeds,
+            jobs=jobs,
+            one_core=one_core,
             allow_code=allow_code,
             leash=leash,
             as_json=as_json,
@@ -299,6 +311,14 @@ def pretrain_command(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where the Hugging Face folder goes.")
     ],
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            metavar="NAME",
+            help="What it learns: a task as in site.task, or several as A+B; one of your own from its solutions.",
+        ),
+    ] = "digit_sum",
     seed: Annotated[
         int,
         typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same weights."),
@@ -312,12 +332,34 @@ def pretrain_command(
             help="Optimiser steps; the shipped policy took the default.",
         ),
     ] = None,
+    width: Annotated[
+        int, typer.Option("--width", metavar="W", min=16, help="Hidden size of the policy.")
+    ] = 32,
+    layers: Annotated[
+        int, typer.Option("--layers", metavar="L", min=1, help="Transformer layers.")
+    ] = 2,
+    positions: Annotated[
+        int,
+        typer.Option(
+            "--positions", metavar="N", min=16, help="Most tokens of a prompt and its completion."
+        ),
+    ] = 128,
+    allow_code: AllowCode = False,
 ) -> None:
-    """Rebuild the start policy of the tiny world by supervised learning (about three minutes)."""
+    """Make a start policy by supervised learning; without options, that of the tiny world (three minutes)."""
     from tui.commands.pretraining import pretrain_with_progress
 
     with errors():
-        pretrain_with_progress(out, seed, steps)
+        pretrain_with_progress(
+            out,
+            seed,
+            steps,
+            task=task,
+            width=width,
+            layers=layers,
+            positions=positions,
+            allow_code=allow_code,
+        )
 
 
 def run(

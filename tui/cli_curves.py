@@ -49,7 +49,8 @@ def fit_command(
         str | None,
         typer.Argument(
             metavar="FILE_OR_RUN",
-            help="A run folder, a folder of seeds, an events.jsonl, a CSV, or paper:[FIGURE/]SERIES.",
+            help="A run folder, a folder of seeds, an events.jsonl, each also as RUN#SET (#ood, #validation/TASK);"
+            " a CSV; or paper:[FIGURE/]SERIES.",
         ),
     ] = None,
     x: Xcolumn = None,

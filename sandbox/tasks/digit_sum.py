@@ -20,12 +20,13 @@ from scalerl.task import Prompt
 
 LEVELS = ((3, 7), (8, 12), (13, 17))  # how many numbers, all different, by difficulty
 OOD = (5, 12)  # the same lengths, but numbers may repeat, which the start policy has never seen
+BENCHMARK, HARDEST = 30, LEVELS[-1][1]  # so many prompts, of so many numbers each
 EFFORTS = (words.HIGH, words.MEDIUM, words.LOW)  # stride 1, 2, 3 through the numbers
 
 
 @dataclass(frozen=True)
 class DigitSum:
-    """Fixed splits: train, validation (the same mixture of levels) and ood (numbers that repeat).
+    """Fixed splits: train, validation (the same mixture of levels), ood (numbers that repeat) and a hard benchmark.
 
     The hardest prompts need 35 thinking tokens, about what the default budget allows before it interrupts:
     every prompt can be solved, and the longest only when the cut comes late.
@@ -103,4 +104,5 @@ def _splits(train: int, held_out: int, ood: int) -> dict[str, tuple[Prompt, ...]
         "validation": mixture(held_out),
         "ood": tuple(draw(i, *OOD, len(LEVELS) + 1, repeats=True) for i in range(ood)),
         "train": mixture(train),
+        "benchmark": tuple(draw(i, HARDEST, HARDEST, len(LEVELS)) for i in range(BENCHMARK)),
     }

@@ -90,7 +90,7 @@ def alarms(
 
 def lost(curve: Curve, events: Sequence[Event]) -> Alarm | None:
     """Evaluations that gave no number: a run whose rates are NaN has broken, and draws no curve of it."""
-    count = lost_evaluations(list(events))
+    count = lost_evaluations(list(events), curve.evaluation_set)
     if not count:
         return None
     return Alarm(

@@ -26,6 +26,7 @@ from scalerl.fit import (
 )
 from scalerl.nesting import DEEPEST
 
+VALIDATION = "validation"  # the set that is meant where none is named
 NO_SETTING = ("name", "seed", "site.name")
 MOST_POINTS = 500  # more are averaged in blocks: a fit gains nothing from them but time
 
@@ -45,6 +46,7 @@ class Curve:
     version_N: optimiser steps at each evaluation. recipe: its settings by dotted key.
     blocks_of: rows of the source behind each point, 1 unless they were too many.
     run_N: the run that each point is of, where several were pooled.
+    evaluation_set: what a run was evaluated on.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Curve:
     recipe: dict[str, Any] | None = None
     blocks_of: int = 1
     run_N: NDArray[np.int64] | None = None
+    evaluation_set: str = VALIDATION
 
     @property
     def last_C(self) -> float:
@@ -134,7 +137,14 @@ def curve(
     return made
 
 
-def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validation") -> Curve:
+def sets_of(events: Sequence[Event]) -> list[str]:
+    """The sets that a run was evaluated on: validation first, then as they came."""
+    said = [event.get("set") for event in events if event["kind"] == "eval"]
+    names = dict.fromkeys(name for name in said if isinstance(name, str))
+    return sorted(names, key=lambda name: name != VALIDATION)
+
+
+def curve_of_run(events: list[Event], name: str, evaluation_set: str = VALIDATION) -> Curve:
     """The curve of one run's surviving events. It may be empty: a run has no evaluation at first."""
     evals = evaluations(events, evaluation_set)
     run = next((event for event in events if event["kind"] == "run"), {})
@@ -158,6 +168,7 @@ def curve_of_run(events: list[Event], name: str, evaluation_set: str = "validati
         if all(isinstance(v, int) and 0 <= v < 2**53 for v in versions)
         else None,
         recipe=recipe or None,
+        evaluation_set=evaluation_set,
     )
 
 
@@ -254,6 +265,7 @@ def pool(curves: Sequence[Curve], name: str) -> Curve:
         held_out=curves[0].held_out if same_prompts else None,
         version_N=all_of([each.version_N for each in curves]),
         recipe=curves[0].recipe,
+        evaluation_set=curves[0].evaluation_set,
         run_N=np.repeat(np.arange(len(curves)), [len(each.C_N) for each in curves])[order_N],
     )
 

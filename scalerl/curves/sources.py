@@ -1,6 +1,7 @@
 """Where curves come from: a run folder, a folder of seeds, an event log, a CSV, or a figure of the paper.
 
-`read_source` takes what a person types and finds out which of these it is.
+`read_source` takes what a person types and finds out which of these it is. RUN#SET is the curve of a run on another
+set than validation: `runs/a#ood`, or `runs/a#validation/digit_sum`, one task of a mixture.
 """
 
 import csv
@@ -11,13 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves.curve import Curve, curve, curve_of_run, differing_settings
-from scalerl.curves.tables import read_csv
+from scalerl.curves.curve import (
+    VALIDATION,
+    Curve,
+    curve,
+    curve_of_run,
+    differing_settings,
+    sets_of,
+)
+from scalerl.curves.tables import listed, read_csv
 from scalerl.errors import InputError
 from scalerl.events import Event, read_events
 from scalerl.paths import is_file, is_folder, regular
 
-PAPER = "paper:"
+PAPER, SET = "paper:", "#"
 CURVES = Path(__file__).parents[1] / "data" / "scalerl_curves.csv"
 # Pass rate before RL, read off the paper's drawn curves; it states none.
 PAPER_R0, PAPER_R0_OF = 0.400, {"Scout": 0.511}
@@ -49,20 +57,23 @@ def read_source(
     """Read what `text` names.
 
     Args:
-        text: a run folder, a folder of seeds, an events.jsonl, a CSV, or paper:[FIGURE/]SERIES.
+        text: a run folder, a folder of seeds or an events.jsonl, each with #SET or without; a CSV; or
+            paper:[FIGURE/]SERIES.
         x, y: columns of a CSV. select: COLUMN=VALUE, the rows of a CSV to keep.
         unit: of the compute, if the column does not say.
 
     Raises:
-        InputError: nothing of that kind is there, or it holds no point, or several curves in one.
+        InputError: nothing of that kind is there, or it holds no point, or several curves in one, or no
+            evaluation of that set.
     """
-    path = Path(text)
+    place, evaluation_set = split_set(text)
+    path = Path(place)
     if text.startswith(PAPER):
         found = published(text.removeprefix(PAPER))
     elif is_folder(path):
-        found = _read_folder(path)
+        found = _read_folder(path, evaluation_set)
     elif path.suffix == ".jsonl":
-        found = _runs(str(path), [path])
+        found = _runs(str(path), [path], evaluation_set)
     elif not is_file(path) and _matches(text):
         raise InputError(f"there is no file {text}; for the curve of the paper say {PAPER}{text}")
     else:
@@ -70,6 +81,23 @@ def read_source(
     if x or y or select:
         raise InputError(f"{text} is no CSV: --x, --y and --select choose columns and rows of one")
     return _with_unit(found, unit)
+
+
+def split_set(text: str) -> tuple[str, str]:
+    """(run, set) of RUN#SET; without a set, or of what is no run, (text, "validation").
+
+    What is there under the whole name is meant: a folder may have the mark in its name.
+    """
+    place, _, name = text.rpartition(SET)
+    whole = is_folder(Path(text)) or is_file(Path(text))
+    if place and not whole and (is_folder(Path(place)) or place.endswith(".jsonl")):
+        return place, name
+    return text, VALIDATION
+
+
+def with_set(place: str, evaluation_set: str) -> str:
+    """What `split_set` takes apart."""
+    return place if evaluation_set == VALIDATION else f"{place}{SET}{evaluation_set}"
 
 
 def _with_unit(found: Source, unit: str | None) -> Source:
@@ -81,14 +109,14 @@ def _with_unit(found: Source, unit: str | None) -> Source:
 # ---- runs ----------------------------------------------------------------------------------------
 
 
-def _read_folder(folder: Path) -> Source:
+def _read_folder(folder: Path, evaluation_set: str) -> Source:
     if (folder / "events.jsonl").exists():
-        return _runs(str(folder), [folder / "events.jsonl"])
+        return _runs(str(folder), [folder / "events.jsonl"], evaluation_set)
     seeds = sorted(
         folder.glob("seed-*/events.jsonl"), key=lambda log: _number_last(log.parent.name)
     )
     if seeds:
-        return _runs(str(folder), seeds)
+        return _runs(str(folder), seeds, evaluation_set)
     below = sorted({str(log.parents[1]) for log in folder.glob("*/*/events.jsonl")})
     if below:
         raise InputError(f"{folder} holds several arms: name one of {', '.join(below)}")
@@ -101,19 +129,29 @@ def _number_last(name: str) -> tuple[float, str]:
     return (float(number) if number.replace(".", "", 1).isdigit() else np.inf, name)
 
 
-def _runs(name: str, logs: Sequence[Path]) -> Source:
+def _runs(place: str, logs: Sequence[Path], evaluation_set: str) -> Source:
     events = [_events(log) for log in logs]
+    name = with_set(place, evaluation_set)
+    names = (
+        [name] if len(logs) == 1 else [with_set(str(log.parent), evaluation_set) for log in logs]
+    )
     curves = [
-        curve_of_run(each, name if len(logs) == 1 else str(log.parent))
-        for each, log in zip(events, logs, strict=True)
+        curve_of_run(each, of, evaluation_set) for each, of in zip(events, names, strict=True)
     ]
-    for each, log in zip(curves, logs, strict=True):
+    for each, log, seen in zip(curves, logs, events, strict=True):
         if not len(each.C_N) and each.R0 is None:
-            raise InputError(f"{log} holds no evaluation yet")
+            raise InputError(_no_evaluation(log, evaluation_set, sets_of(seen)))
     if differing := differing_settings(curves):
         keys = ", ".join(differing)
         raise InputError(f"{name} holds runs of different recipes ({keys}): name one of them")
     return Source(name, curves, events)
+
+
+def _no_evaluation(log: Path, evaluation_set: str, sets: Sequence[str]) -> str:
+    others = [name for name in sets if name != evaluation_set]
+    if not others:
+        return f"{log} holds no evaluation yet"
+    return f"{log} holds no evaluation of the set {evaluation_set!r}: it has {listed(others)}"
 
 
 def _events(log: Path) -> list[Event]:

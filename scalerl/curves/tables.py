@@ -96,7 +96,7 @@ def _selected(rows: Rows, columns: dict[str, int], wish: str, path: Path) -> Row
     values = _cells(rows, columns, name)
     kept = [row for row, of in zip(rows, values, strict=True) if of == value]
     if not kept:
-        there = _listed(sorted(set(values)))
+        there = listed(sorted(set(values)))
         raise InputError(f"{path}: no row has {name} = {value!r}; there are {there}")
     return kept
 
@@ -109,7 +109,7 @@ def _refuse_several(rows: Rows, columns: dict[str, int], path: Path) -> None:
         if len(values) > 1:
             raise InputError(
                 f"{path} holds {len(values)} curves: choose one by --select {name}=VALUE of"
-                f" {_listed(values)}"
+                f" {listed(values)}"
             )
 
 
@@ -119,7 +119,8 @@ def _cells(rows: Rows, columns: dict[str, int], name: str) -> list[str]:
     return [row[1][i].strip() if len(row[1]) > i else "" for row in rows]
 
 
-def _listed(values: Sequence[str]) -> str:
+def listed(values: Sequence[str]) -> str:
+    """The first dozen, and how many there are more."""
     more = f" and {len(values) - 12} more" if len(values) > 12 else ""
     return ", ".join(values[:12]) + more
 

@@ -269,15 +269,14 @@ class Checker:
 
     def pinned(self, handle: Handle) -> None:
         """Weights are pinned, after the update that was the last."""
-        h, update, recipe = self.history, len(self.history.batches), self.setting.site.evaluation
-        last = update == self.setting.site.updates
-        every = {"validation": recipe.every_updates, "ood": recipe.ood_every_updates}
-        sets = tuple(name for name, n in every.items() if n and (last or update % n == 0))
+        h, update = self.history, len(self.history.batches)
+        last, every = update == self.setting.site.updates, self.setting.site.evaluation.cadence
+        sets = tuple(name for name, n in every.items() if last or update % n == 0)
         if (
             not sets or h.pinned[update]
         ):  # only a run that has no prompts left does that, of sets not yet due
             none_left = all(self.state.curriculum.out) and h.pinned[update] < 2
-            sets = tuple(name for name, n in every.items() if n and update % n)
+            sets = tuple(name for name, n in every.items() if update % n)
             what = f"weights are pinned once more after update {update}, and no evaluation is due"
             self.hold("evaluations", none_left and bool(sets), what)
         C = self.state.ledger.gpu_hours(self.now())
@@ -286,11 +285,8 @@ class Checker:
 
     def due(self, update: int) -> bool:
         """Whether an evaluation follows this update."""
-        spec, last = self.setting.site.evaluation, self.setting.site.updates
-        ood = spec.ood_every_updates
-        return (
-            update in (0, last) or not update % spec.every_updates or bool(ood and not update % ood)
-        )
+        every, last = self.setting.site.evaluation.cadence, self.setting.site.updates
+        return update in (0, last) or not all(update % n for n in every.values())
 
     def evaluating(self, handle: Handle, version: int | None) -> None:
         self.hold(

@@ -16,7 +16,7 @@ from sandbox.model import load_policy
 from scalerl import update
 from scalerl.batch import TrainBatch
 from scalerl.errors import InputError
-from scalerl.update import LossPair, PackedPolicy, policy_update, prepare, score
+from scalerl.update import LossPair, PredictingPolicy, policy_update, prepare, score
 
 
 def gradients(policy: Any, named: Any, train: TrainBatch, tokens: int) -> dict[str, Tensor]:
@@ -29,7 +29,7 @@ def gradients(policy: Any, named: Any, train: TrainBatch, tokens: int) -> dict[s
 
 def test_log_probs_are_the_sandboxs() -> None:
     train, policy = prepare(rollouts(), recipe()), load(FOLDER)
-    assert isinstance(policy, PackedPolicy)
+    assert isinstance(policy, PredictingPolicy)
     with torch.no_grad():
         logp_N, _ = score(policy, train, recipe(), temperature=1.0)
     expected_N = log_probs(load_policy(FOLDER), train.token_BT)[train.mask_BT]

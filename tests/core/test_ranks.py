@@ -10,7 +10,7 @@ from torch import Tensor
 from scalerl.batch import TrainBatch
 from scalerl.errors import BatchError
 from scalerl.metrics import ratio_stats
-from scalerl.update import LossPair, PackedPolicy, Ranks, TrainablePolicy, policy_update, prepare
+from scalerl.update import LossPair, PredictingPolicy, Ranks, TrainablePolicy, policy_update, prepare
 
 pytestmark = pytest.mark.usefixtures("exact")
 SPEC = recipe(loss={"kind": "cispo", "eps_max": 1.5})
@@ -30,6 +30,7 @@ class Packed(Bigram):
     """The same policy, which takes whole rows and gives the states that are asked for."""
 
     hidden = None  # type: ignore[assignment]
+    packs_rows = True
 
     def predicting(self, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
         self.calls = getattr(self, "calls", 0) + 1
@@ -59,7 +60,7 @@ def test_a_rank_without_rows_still_runs_backward() -> None:
 
 def test_a_packed_policy_takes_the_same_step() -> None:
     plain, packed = Bigram(3), Packed(3)
-    assert isinstance(packed, PackedPolicy) and not isinstance(plain, PackedPolicy)
+    assert isinstance(packed, PredictingPolicy) and not isinstance(plain, PredictingPolicy)
     assert isinstance(plain, TrainablePolicy)
     train = doubled(prepare(rollouts(1), SPEC))
     expected = update(plain, train)

@@ -25,7 +25,8 @@ def test_the_contract() -> None:
 
 
 def test_words_are_distinct_and_ids_are_their_places() -> None:
-    assert len(set(words.WORDS)) == len(words.WORDS) == 9 + 30 + 10
+    assert len(set(words.WORDS)) == len(words.WORDS) == 9 + 30 + 10 + 4 + 10
+    assert ids("x + x: 1: ?0 ?9") == [49, 50, 51, 52, 53, 62]
     assert ids("<pad> <bos> <eos> <think> </think> time-is-up low: medium: high:") == list(range(9))
     assert TASK.interruption == tuple(ids("time-is-up </think>"))
     assert words.to_text([1, words.FIRST_NUMBER + 17, words.FIRST_DIGIT + 5]) == "<bos> 17 =5"
@@ -111,6 +112,28 @@ def test_ood_repeats_numbers_and_nothing_else_changes() -> None:
     assert (min(lengths), max(lengths)) == (5, 12)
     assert all(len(set(p.token_ids)) < len(p.token_ids) for p in prompts)
     assert {p.level for p in prompts} == {4}
+
+
+def test_the_benchmark_is_thirty_of_the_longest_that_stand_nowhere_else() -> None:
+    prompts = TASK.prompts("benchmark")
+    assert len(prompts) == 30
+    assert {len(set(numbers_of(p.token_ids))) for p in prompts} == {17}
+    assert {p.level for p in prompts} == {3}
+
+
+def test_the_shipped_policy_knows_every_word_it_needs() -> None:
+    """Words of other tasks come after those 49 that it was made with."""
+    assert TASK.vocab_size == 49
+    assert max(max(p.token_ids) for split in TASK.splits for p in TASK.prompts(split)) < 49
+
+
+def test_the_first_prompts_are_those_of_every_run_so_far() -> None:
+    first = {split: TASK.to_text(TASK.prompts(split)[0].token_ids) for split in TASK.splits[:3]}
+    assert first == {
+        "train": "<bos> 25 5 28 1 <think>",
+        "validation": "<bos> 18 1 28 29 <think>",
+        "ood": "<bos> 9 18 21 23 11 1 26 14 29 5 21 <think>",
+    }
 
 
 def test_every_answer_is_the_last_digit_of_its_sum_and_all_digits_are_asked_for() -> None:

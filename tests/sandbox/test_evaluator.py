@@ -85,7 +85,7 @@ def evaluation_cost(wanted: Recipe, policy: Policy) -> float:
     """By its definition: replay what was sampled and let every step read the weights and all live contexts."""
     world = SandboxWorld(wanted)
     prompts = list(world.task.prompts("validation"))[:2]
-    decoder = Decoder(policy, world.task, world.evaluator.sampling, 4, 19)
+    decoder = Decoder(policy, world.task, world.evaluator.decoder.sampling, 4, 19)
     groups = sample_all(decoder, prompts, 2, seed=1 << 40)
     hardware = world.site.hardware
     seconds = hardware.prefill_s(sum(len(prompt.token_ids) for prompt in prompts) / 64)

@@ -248,7 +248,7 @@ def test_a_pool_taken_up_in_mid_step_lands_the_same_groups_at_the_same_time(
     assert any(len(set(versions)) == 2 for versions in spans)
 
     again = pool(random_policy(seed=7), engines=2, slots=2)
-    again.decoder.policy.load_state_dict(weights)
+    again.decoder.set_weights(weights, 0)
     again.restore(tmp_path, saved, [FIVE, SEVEN])
     assert again.load_E == [
         sum(r.n - len(r.done) for r in again.requests.values() if r.engine == engine)

@@ -1,6 +1,9 @@
 """Pre-training of the start policy: what it is shown, and that a seed decides everything."""
 
+import json
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +11,30 @@ import pytest
 import torch
 
 from sandbox import vocabulary as words
+from sandbox.lessons import (
+    Habits,
+    digit_sum_trace,
+    lesson_of,
+    pair_sum_trace,
+    polynomial_trace,
+)
 from sandbox.model import load_policy
 from sandbox.pretrain import (
     Pretraining,
     batch_of_traces,
+    check_fits,
     pretrain,
     save_start_policy,
-    trace,
 )
+from sandbox.tasks import polynomial
 from sandbox.tasks.digit_sum import DigitSum, make_prompt, think
+from sandbox.tasks.mixture import Mixture
+from sandbox.tasks.pair_sum import PairSum
+from sandbox.tasks.polynomial import Polynomial, terms_of
+from sandbox.tasks.polynomial import make_prompt as make_polynomial
+from sandbox.tasks.polynomial import think as think_polynomial
+from scalerl.errors import InputError
+from scalerl.task import Prompt, Task
 
 TASK = DigitSum()
 FEW = Pretraining(steps=5, batch=16)
@@ -47,16 +65,45 @@ def test_the_saved_folder_is_complete(tmp_path: Path) -> None:
     assert again.config == policy.config
     for name, weight in policy.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight)
+    tokenizer = json.loads((tmp_path / "deep" / "start" / "tokenizer.json").read_text())
+    assert tokenizer["model"]["vocab"] == {word: i for i, word in enumerate(words.WORDS[:49])}
+    assert [special["content"] for special in tokenizer["added_tokens"]] == [
+        "<pad>",
+        "<bos>",
+        "<eos>",
+    ]
+
+
+def test_sizes_are_as_asked_and_the_vocabulary_is_the_widest_task_s() -> None:
+    mixture = Mixture((DigitSum(), PairSum(), Polynomial()))
+    config = Pretraining(mixture, width=64, layers=1, positions=160).config
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (63, 64, 128)
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (1, 160)
+    assert Pretraining().config.vocab_size == 49
+
+
+@pytest.mark.parametrize("width", [16, 48])
+def test_other_widths_learn_too(width: int) -> None:
+    losses: list[float] = []
+    spec = Pretraining(Polynomial(), steps=52, batch=8, width=width)
+    pretrain(spec, 0, lambda step, loss: losses.append(loss))
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_too_few_positions_are_refused_before_training() -> None:
+    """17 numbers and 2 tokens around them; 35 of thinking and 3 more: 57."""
+    check_fits(Pretraining(positions=57))
+    with pytest.raises(InputError, match="takes 57 positions, the policy has 56"):
+        check_fits(Pretraining(positions=56))
 
 
 # --- what it is shown ---
 
 
-def rows_of(done: float, batch: int = 400) -> list[tuple[list[int], list[int]]]:
+def rows_of(done: float, batch: int = 400, *tasks: Task) -> list[tuple[list[int], list[int]]]:
     """Prompt and trace of each row; the mask must be on exactly the trace."""
-    token_BT, target_BT = batch_of_traces(
-        Pretraining(batch=batch), np.random.default_rng(0), done=done
-    )
+    lessons = [lesson_of(task, Habits()) for task in tasks or (TASK,)]
+    token_BT, target_BT = batch_of_traces(lessons, batch, np.random.default_rng(0), done)
     rows = []
     for token_T, target_T in zip(token_BT.tolist(), target_BT.tolist(), strict=True):
         start = token_T.index(words.THINK) + 1
@@ -129,18 +176,145 @@ def test_a_slip_is_carried_on() -> None:
     rng = np.random.default_rng(1)
     numbers, seen = [17, 4, 25, 9], set()
     for _ in range(50):
-        tokens = trace(rng, numbers, 1, slip_rate=1.0, stop_rate=0.0)
+        tokens = digit_sum_trace(rng, numbers, 1, slip_rate=1.0, stop_rate=0.0)
         assert tokens[-2] == tokens[-4]
         seen.add(tokens[-2] - words.FIRST_DIGIT)
     assert len(seen) > 5
-    assert trace(rng, numbers, 1, 0.0, 0.0) == TASK.solve(make_prompt(0, numbers, 1))
+    assert digit_sum_trace(rng, numbers, 1, 0.0, 0.0) == TASK.solve(make_prompt(0, numbers, 1))
 
 
 def test_a_stop_before_the_first_number_leaves_a_guess() -> None:
     rng = np.random.default_rng(2)
     guesses = set()
     for _ in range(60):
-        tokens = trace(rng, [17, 4, 25, 9], 2, slip_rate=0.0, stop_rate=1.0)
+        tokens = digit_sum_trace(rng, [17, 4, 25, 9], 2, slip_rate=0.0, stop_rate=1.0)
         assert [tokens[0], tokens[1], tokens[3]] == [words.MEDIUM, words.CLOSE, words.EOS]
         guesses.add(tokens[2] - words.FIRST_DIGIT)
     assert guesses == set(range(10))
+
+
+def test_tasks_of_a_mixture_take_turns() -> None:
+    rows = rows_of(0.2, 9, DigitSum(), PairSum(), Polynomial())
+    is_sum = [words.X not in prompt and prompt[-2] < words.FIRST_DIGIT for prompt, _ in rows]
+    is_pair = [prompt[-2] >= words.FIRST_DIGIT and words.X not in prompt for prompt, _ in rows]
+    is_polynomial = [words.X in prompt for prompt, _ in rows]
+    assert is_sum == [True, False, False] * 3
+    assert is_pair == [False, True, False] * 3
+    assert is_polynomial == [False, False, True] * 3
+
+
+@pytest.mark.parametrize("task", [PairSum(), Polynomial()])
+def test_first_faultless_work_of_the_other_tasks(task: Task) -> None:
+    """Every one of the first traces verifies, but for searches that end at the 14th try."""
+    rows = rows_of(0.3, 400, task)
+    right = [
+        task.verify(Prompt(0, tuple(prompt), answer_to(task, prompt), 1), shown)
+        for prompt, shown in rows
+    ]
+    tried = [len(shown) - 4 for _, shown in rows]
+    if task.name == "polynomial":
+        assert all(right)
+    else:
+        assert all(ok or thinking == 14 * 3 for ok, thinking in zip(right, tried, strict=True))
+        assert np.mean(right) > 0.6
+
+
+def answer_to(task: Task, prompt: list[int]) -> tuple[int, ...]:
+    if task.name == "pair_sum":
+        return ()
+    return make_polynomial(0, terms_of(Prompt(0, tuple(prompt), (), 1)), 1).answer
+
+
+def test_a_search_is_given_up_after_a_miss_or_goes_on_to_the_last_try() -> None:
+    """4 + 12 is the only pair of these whose sum ends in 6."""
+    rng, numbers = np.random.default_rng(3), [17, 4, 25, 12]
+    lengths = []
+    for _ in range(200):
+        tokens = pair_sum_trace(rng, numbers, 6, give_up_rate=0.0, slip_rate=0.0)
+        thinking, answer = tokens[:-4], tokens[-3:-1]
+        assert tokens[-4] == words.CLOSE and tokens[-1] == words.EOS
+        assert thinking[-3:-1] == answer
+        hits = [digit == words.FIRST_DIGIT + 6 for digit in thinking[2::3]]
+        assert not any(hits[:-1])
+        assert hits[-1] or len(hits) == 14
+        lengths.append(len(hits))
+    assert np.mean(lengths) == pytest.approx(5.6, abs=1.0)  # one of 6 pairs: (1 - (5/6)^14) * 6
+    once = [len(pair_sum_trace(rng, numbers, 6, 1.0, 0.0)) for _ in range(20)]
+    assert once == [3 + 4] * 20
+
+
+def test_a_slip_of_the_search_is_a_wrong_sum_that_is_believed() -> None:
+    rng, false_hits = np.random.default_rng(4), 0
+    for _ in range(100):
+        tokens = pair_sum_trace(rng, [1, 2], 9, give_up_rate=0.0, slip_rate=1.0)
+        false_hits += tokens[-5] == words.FIRST_DIGIT + 9
+    assert false_hits > 50  # 1 - 0.9^14 = 0.77 of 100
+
+
+def test_polynomials_are_collected_from_what_was_thought_of() -> None:
+    rng, terms = np.random.default_rng(5), [(3, True), (5, False), (2, True), (4, False)]
+    for stride, answer in ((1, "5 x + 9"), (2, "5 x"), (3, "3 x + 4")):
+        shown = polynomial_trace(rng, terms, stride, 0.0, 0.0)
+        end = [words.CLOSE, *(words.WORDS.index(word) for word in answer.split()), words.EOS]
+        assert shown == [*think_polynomial(terms, stride), *end]
+    slipped = {
+        tuple(polynomial_trace(rng, terms, 1, slip_rate=1.0, stop_rate=0.0)) for _ in range(300)
+    }
+    assert len(slipped) > 250
+    for tokens in slipped:
+        totals = [token - words.FIRST_NUMBER for token in tokens[3:-6:3]]
+        assert len(totals) == 4
+        assert all(0 < total < words.NUMBERS for total in totals), "a slip runs out of words"
+        assert tokens[-5:-1] == tuple(polynomial.answer_of(totals[2], totals[3]))
+    assert polynomial_trace(rng, terms, 1, 0.0, stop_rate=1.0) == [
+        words.HIGH,
+        words.CLOSE,
+        words.EOS,
+    ]
+
+
+# --- a task of the user's own, known by its solutions alone ---
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Say the word of the prompt again; thinking says it three times."""
+
+    name: str = "echo"
+    splits: tuple[str, ...] = ("train", "validation")
+    vocab_size: int = 24
+    eos_id: int = 2
+    think_close_id: int = 4
+    interruption: tuple[int, ...] = (4,)
+
+    def prompts(self, split: str) -> list[Prompt]:
+        of = range(5, 15) if split == "train" else range(15, 24)
+        return [Prompt(i, (1, word), (word,), 1 + i % 2) for i, word in enumerate(of)]
+
+    def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
+        return list(token_ids[-3:]) == [4, *prompt.answer, 2]
+
+    def solve(self, prompt: Prompt) -> list[int]:
+        return [*prompt.answer * 3, 4, *prompt.answer, 2]
+
+    def to_text(self, token_ids: Sequence[int]) -> str:
+        return " ".join(f"w{token}" for token in token_ids)
+
+
+def test_any_task_is_learned_from_its_solutions(tmp_path: Path) -> None:
+    task = Echo()
+    assert all(task.verify(Prompt(0, tuple(p), (p[1],), 1), shown) for p, shown in lone(task, 0.5))
+    first = {prompt[1] for prompt, _ in lone(task, 0.0)}
+    assert first == {5}, "the easiest tenth"
+    early = [len(shown) < 6 for _, shown in lone(task, 0.9)]
+    assert np.mean(early) == pytest.approx(0.5 * 3 / 4, abs=0.08)  # a cut at 3 of 3 is none
+    policy = pretrain(Pretraining(task, steps=3, batch=4), 0)
+    save_start_policy(policy, tmp_path / "echo", [f"w{id}" for id in range(24)])
+    assert load_policy(tmp_path / "echo").config.vocab_size == 24
+    tokenizer = json.loads((tmp_path / "echo" / "tokenizer.json").read_text())
+    assert tokenizer["model"]["vocab"]["w23"] == 23
+
+
+def lone(task: Task, done: float) -> list[tuple[list[int], list[int]]]:
+    rng, lesson = np.random.default_rng(0), lesson_of(task, Habits())
+    return [lesson(rng, done) for _ in range(400)]

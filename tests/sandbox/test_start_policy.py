@@ -12,7 +12,8 @@ from sandbox.decoder import Decoder, sample_all
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
 from sandbox.tasks.digit_sum import DigitSum
-from sandbox.world import start_policy
+from sandbox.tasks.registry import make_task
+from sandbox.world import POLICIES, start_policy
 from scalerl.recipe import Interruption, NoLengthControl
 from scalerl.rollout import Completion
 from scalerl.task import Prompt
@@ -121,3 +122,60 @@ def test_it_ends_by_itself_and_is_seldom_cut(thinking: list[list[Completion]]) -
     assert np.mean([c.truncated for c in everything]) < 0.01
     assert 0.002 < np.mean([c.interrupted for c in everything]) < 0.1
     assert 10 < np.mean([c.length_tokens for c in everything]) < 22
+
+
+# --- the policy that knows three tasks, and digit_sum's of other sizes ---
+
+THREE = {
+    "digit_sum": AS_SHIPPED,
+    "pair_sum": AS_SHIPPED,
+    "polynomial": replace(AS_SHIPPED, answer_tokens=6),
+}
+
+
+@pytest.fixture(scope="module")
+def three() -> Policy:
+    return load_policy(start_policy("three_tasks"))
+
+
+def passed(
+    policy: Policy, name: str, how: Sampling, n: int = 4, split: str = "validation"
+) -> np.ndarray:
+    """Right or wrong of one task's first 256 prompts of a split, [prompts, n]."""
+    task = make_task(name)
+    prompts = list(task.prompts(split))[:256]
+    widest = max(len(prompt.token_ids) for prompt in prompts)
+    groups = sample_all(Decoder(policy, task, how, len(prompts) * n, widest), prompts, n, seed=7)
+    return np.array(
+        [
+            [task.verify(prompt, c.token_ids) for c in group]
+            for prompt, group in zip(prompts, groups, strict=True)
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_each_of_the_three_tasks_leaves_much_to_learn(three: Policy, name: str) -> None:
+    levels = [prompt.level for prompt in make_task(name).prompts("validation")][:256]
+    right = passed(three, name, THREE[name], n=8)
+    rates = [right[[level == which for level in levels]].mean() for which in (1, 2, 3)]
+    assert 0.12 <= right.mean() <= 0.35
+    assert rates == sorted(rates, reverse=True)
+    assert rates[2] > 0.02
+    greedy = passed(three, name, replace(THREE[name], temperature=1e-4), n=1)
+    assert greedy.mean() <= right.mean() + 0.02, "reinforcement would only sharpen"
+    assert 0.01 < passed(three, name, THREE[name], split="ood").mean() < 0.5
+
+
+@pytest.mark.parametrize("name", ["digit_sum_w16", "digit_sum_w64"])
+def test_start_policies_of_other_widths_solve_about_as_much(name: str) -> None:
+    policy = load_policy(start_policy(name))
+    assert policy.config.hidden_size == int(name[-2:])
+    assert passed(policy, "digit_sum", AS_SHIPPED).mean() == pytest.approx(0.20, abs=0.06)
+    greedy = passed(policy, "digit_sum", replace(AS_SHIPPED, temperature=1e-4), n=1)
+    assert greedy.mean() < 0.2
+
+
+def test_every_shipped_policy_is_small() -> None:
+    for folder in POLICIES.iterdir():
+        assert sum(path.stat().st_size for path in folder.iterdir()) < 600_000, folder.name

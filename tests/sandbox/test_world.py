@@ -219,6 +219,6 @@ def test_a_policy_from_a_folder_of_ones_own_is_what_generates(tmp_path: Path) ->
     mine = random_policy(seed=4)
     save_policy(mine, tmp_path)
     world = SandboxWorld(quiet_recipe(f"site.policy={tmp_path}"))
-    for policy in (world.policy, world.pool.decoder.policy, world.evaluator.policy):
+    for policy in (world.policy, world.pool.decoder.policy, world.evaluator.decoder.policy):
         for name, weight in mine.state_dict().items():
             assert torch.equal(policy.state_dict()[name], weight)

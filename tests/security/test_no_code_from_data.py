@@ -117,12 +117,13 @@ def test_code_needs_permission_each_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_other_settings_never_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task and a policy are names of ours and folders of data, --allow-code or not."""
+    """A policy is a name of ours or a folder of data, --allow-code or not; a task may be code, with --allow-code alone."""
     monkeypatch.chdir(tmp_path)
-    Path("evil.py").write_text("open('ran', 'w')\n")
-    for override in ("site.task=evil.py:task", "site.policy=evil.py:policy", "site.name=evil.py:x"):
+    Path("evil.py").write_text("from pathlib import Path\n\nPath('ran').touch()\n")
+    for override in ("site.policy=evil.py:policy", "site.name=evil.py:x"):
         result = refused("run", "tiny", override, "site.updates=0", "--allow-code")
         assert "site" in result
-    assert "site.task = 'evil.py:task'" in refused("run", "tiny", "site.task=evil.py:task", "--allow-code")  # fmt: skip
+    for name in ("evil.py:task", "digit_sum+evil.py:task", "gym:evil:Env-v0"):
+        assert "add --allow-code" in refused("run", "tiny", f"site.task={name}")
     assert "neither a shipped policy" in refused("run", "tiny", "site.policy=evil.py:p", "--allow-code")  # fmt: skip
     assert not Path("ran").exists()

@@ -29,6 +29,7 @@ from scalerl.recipe import Recipe
 from scalerl.rollout import Completion
 from scalerl.site import Cluster
 from scalerl.task import Task
+from scalerl.world import EvalResult
 from scenarios.scenario import plan
 
 WIDTH, PAUSE_S = 16, 0.001
@@ -289,14 +290,14 @@ class FakeEvaluator(FakeEngine):
         self._finish(version)
         self.pinned[handle] = version
 
-    async def evaluate(self, handle: int, version: int, sets: Sequence[str]) -> list[list[int]]:
+    async def evaluate(self, handle: int, version: int, sets: Sequence[str]) -> list[EvalResult]:
         evaluation = self.spec.site.evaluation
         async with self._one_at_a_time:
             self.weights = self.pinned[handle]
             await asyncio.sleep(self.script.evaluate_s)
-            return [
-                [self.weights % (evaluation.completions + 1)] * evaluation.prompts for _ in sets
-            ]
+            k = evaluation.completions
+            passes = [self.weights % (k + 1)] * evaluation.prompts
+            return [EvalResult(name, version, k, passes) for name in sets]
 
     async def weights_release(self, handle: int) -> None:
         self.pinned.pop(handle, None)

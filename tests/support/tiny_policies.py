@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from sandbox import vocabulary as words
-from sandbox.model import Cache, ModelConfig, Policy
+from sandbox.engine import Cache, Engine
+from sandbox.model import ModelConfig, Policy
 
-VOCABULARY = len(words.WORDS)
+VOCABULARY = words.FIRST_DIGIT + 10  # the words of digit_sum
 
 
 def chain_policy(follows: Mapping[int, int]) -> Policy:
@@ -78,10 +79,10 @@ def replayed_logp(
     for place, version in enumerate(versions):
         policy = policies[version]
         if place == 0:
-            hidden_ND = policy.hidden(torch.tensor([prompt]), cache)[:, -1]
+            hidden_ND = Engine(policy).prefill(torch.tensor([prompt]), cache)[:, -1]
         else:
             position = len(prompt) + place - 1
-            hidden_ND = policy.decode(
+            hidden_ND = Engine(policy).decode(
                 torch.tensor([tokens[place - 1]]), torch.tensor([position]), cache, position + 1
             )
         found += _logp(policy, hidden_ND, [tokens[place]])

@@ -218,7 +218,7 @@ def endless(kind: str, n: int) -> Iterator[Event]:
 def test_of_very_many_some_are_kept_evenly_and_all_of_the_newest(kind: str, most: int) -> None:
     store = RunStore()
     store.take(endless(kind, 200_000))
-    table = store.updates if kind == "update" else store.evals
+    table = store.updates if kind == "update" else store.evals["validation"]
     clocks = table.clock(table.n)
     assert most / 4 < table.n <= most and len(table.extra(table.n)) == table.n
     assert clocks[0] == 0.0 and clocks[-1] == 199_999.0
@@ -251,7 +251,8 @@ def test_of_very_many_the_newest_are_kept(kind: str, most: int) -> None:
 def test_no_event_is_fatal(events: list[Event]) -> None:
     store = store_of(*events)
     for view in (store.view(), store.view(100.0), store.view(-1.0)):
-        for table in (store.updates, store.evals, store.phases, store.samples, store.notices):
+        tables = (store.updates, store.phases, store.samples, store.notices)
+        for table in (*tables, *store.evals.values()):
             clocks = table.clock(table.n)
             assert np.all(np.diff(clocks) >= 0.0)
         assert not np.isinf(view.column("loss")).any()

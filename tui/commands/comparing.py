@@ -18,7 +18,7 @@ from scalerl.curves.comparison import (
 )
 from scalerl.curves.curve import differing_settings, thinned
 from scalerl.curves.extending import Effort, effort_to_detect
-from scalerl.curves.sources import PAPER, Source, read_source
+from scalerl.curves.sources import PAPER, Source, read_source, split_set
 from scalerl.errors import InputError
 from scalerl.fit import FitError
 from scalerl.forecast import Forecast
@@ -90,7 +90,8 @@ def _read(
     text: str, x: str | None, y: str | None, select: Sequence[str], unit: str | None
 ) -> Source:
     """A source; what chooses columns and rows is for those that are CSVs."""
-    if text.startswith(PAPER) or Path(text).is_dir() or text.endswith(".jsonl"):
+    place, _ = split_set(text)
+    if place.startswith(PAPER) or Path(place).is_dir() or place.endswith(".jsonl"):
         return read_source(text, unit=unit)
     return read_source(text, x=x, y=y, select=select, unit=unit)
 

@@ -2,7 +2,7 @@
 
 from scalerl.curves.bootstrap import block_bootstrap
 from scalerl.curves.comparison import SHARES
-from scalerl.curves.curve import thinned
+from scalerl.curves.curve import VALIDATION, thinned
 from scalerl.curves.extending import (
     MARGIN,
     creeping,
@@ -92,6 +92,8 @@ def _numbers(source: Source, made: Forecast) -> list[str]:
         lines.append("?: no end on that side within the limits of the search")
     if source.published is not None:
         lines.append("published: A {:.3f}, B {:.2f}".format(*source.published))
+    if made.curve.evaluation_set != VALIDATION:
+        lines.append(f"measured on the set {made.curve.evaluation_set}, not on {VALIDATION}")
     if made.curve.blocks_of > 1:
         lines.append(f"each point is the mean of {made.curve.blocks_of} consecutive rows")
     if made.seeds:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalerl.curves.curve import pool
 from scalerl.curves.record import Calibration, Scored, calibration, read_record, score
 from scalerl.curves.record import register as put_on_record
-from scalerl.curves.sources import read_source
+from scalerl.curves.sources import read_source, split_set, with_set
 from scalerl.errors import InputError
 from scalerl.forecast import Forecast
 from scenarios.runs import runs_root
@@ -25,9 +25,10 @@ def record_path() -> Path:
 
 def register(asked: FitRequest, made: Forecast) -> list[str]:
     """Put forecasts on record, by default at twice the compute of the points; says which."""
-    text = str(Path(asked.source).resolve()) if Path(asked.source).exists() else asked.source
+    place, evaluation_set = split_set(asked.source)
+    text = str(Path(place).resolve()) if Path(place).exists() else place
     source = {
-        "text": text,
+        "text": with_set(text, evaluation_set),
         "x": asked.x,
         "y": asked.y,
         "select": list(asked.select),

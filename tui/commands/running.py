@@ -18,7 +18,7 @@ from scenarios.runs import RunResult, choose_folder, is_begun, run
 from scenarios.scenario import Plan, plan
 from tui.commands.fitting import fit_sentence, knee_warning
 from tui.show.curve import plot_curve
-from tui.watch.child import obey
+from tui.watch.child import NICENESS, obey
 from tui.words import printable
 
 HEADER = "ver.   GPU-h  pass rate    | update trunc. inter. lag (max)  zero length"
@@ -32,18 +32,31 @@ def run_plans(
     out: Path | None = None,
     arm: str | None = None,
     seeds: int | None = None,
+    jobs: int = 1,
+    one_core: bool = False,
     allow_code: bool = False,
     leash: bool = False,
     as_json: bool = False,
 ) -> list[RunResult]:
-    """Every run that was asked for, one after the other; a stop ends the rest too.
+    """Every run that was asked for, one after the other or side by side; a stop ends the rest too.
 
+    jobs: how many at a time; 0 means as many as there are cores.
+    one_core: train and generate in turns, for others run beside it.
     leash: take commands on stdin, and stop when it closes.
     """
     plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
     # all refusals before the first run
     folders = [choose_folder(each, len(plans), out) for each in plans]
-    return _run_all(plans, folders, allow_code=allow_code, leash=leash, as_json=as_json)
+    if jobs != 1:
+        from tui.commands.side_by_side import Asked, cores, refuse_clusters, run_side_by_side
+
+        refuse_clusters(plans)
+        if (at_once := min(jobs or cores(), len(plans))) > 1:
+            asked = Asked(name, overrides, on, out, at_once, allow_code)
+            return run_side_by_side(plans, folders, asked, leash=leash, as_json=as_json)
+    return _run_all(
+        plans, folders, one_core=one_core, allow_code=allow_code, leash=leash, as_json=as_json
+    )
 
 
 def run_fork(
@@ -72,25 +85,32 @@ def run_fork(
 
 
 def _run_all(
-    plans: list[Plan], folders: list[Path], *, allow_code: bool, leash: bool, as_json: bool
+    plans: list[Plan],
+    folders: list[Path],
+    *,
+    one_core: bool = False,
+    allow_code: bool,
+    leash: bool,
+    as_json: bool,
 ) -> list[RunResult]:
-    console = Console(
-        file=sys.stderr if as_json else sys.stdout,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=True,
-    )
+    console = console_of(as_json)
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
-        if leash:
-            obey(control)
+        if (
+            leash
+        ):  # of a screen, which comes first; beside runs of its kind a run is no nicer than alone
+            obey(control, niceness=0 if one_core else NICENESS)
         for each, folder in zip(plans, folders, strict=True):
             display = Display(console, each, folder, silent=as_json)
             try:
                 with display:
                     result = run(
-                        each, folder, listen=display.event, control=control, allow_code=allow_code
+                        each,
+                        folder,
+                        listen=display.event,
+                        control=control,
+                        allow_code=allow_code,
+                        overlap=not one_core,
                     )
             except KeyboardInterrupt:
                 how = how_to_resume(folder, allow_code)
@@ -101,8 +121,19 @@ def _run_all(
             if control.stop:
                 break
     if as_json:
-        print(json.dumps({"runs": [document(result) for result in results]}, indent=2))
+        print_json(results)
     return results
+
+
+def console_of(as_json: bool) -> Console:
+    """Where a command tells what goes on: stdout, unless a document goes there."""
+    return Console(
+        file=sys.stderr if as_json else sys.stdout,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
 
 
 class Display:
@@ -223,6 +254,10 @@ def cost_sentence(gpu_hours: dict[str, dict[str, float]]) -> str:
         f" trainers {total['trainer']:.1f} ({idle['trainer']:.0%} idle)\n"
         f"evaluation, outside C: {evaluation:.1f} GPU-h"
     )
+
+
+def print_json(results: Sequence[RunResult]) -> None:
+    print(json.dumps({"runs": [document(result) for result in results]}, indent=2))
 
 
 def document(result: RunResult) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from scalerl.curves.alarms import MEAN_OF
 from scalerl.curves.comparison import SHARES, Comparison, exponent_at
+from scalerl.curves.curve import VALIDATION
 from scalerl.curves.search import TINY
 from scalerl.curves.sources import PAPER, published_names, read_source
 from scalerl.curves.uncertainty import Interval
@@ -135,11 +136,17 @@ def standings(entries: Sequence[Entry], base: str) -> dict[str, Standing]:
 
 
 def _other_task(entry: Entry, base: Entry | None) -> Standing | None:
-    """Pass rates and hours of two tasks are no rivals."""
-    tasks = [task_of(each) for each in (entry, base) if each is not None]
-    if None in tasks or len(set(tasks)) == 1:
+    """Pass rates and hours of two tasks, or of two sets of one, are no rivals."""
+    both = [each for each in (entry, base) if each is not None]
+    tasks, sets = {task_of(each) for each in both}, {_set_of(each) for each in both}
+    if None in tasks or len(tasks) == len(sets) == 1:
         return None
-    return Standing("another task: compare shapes", "muted")
+    what = "task" if len(tasks) > 1 else "set"
+    return Standing(f"another {what}: compare shapes", "muted")
+
+
+def _set_of(entry: Entry) -> str:
+    return VALIDATION if entry.made is None else entry.made.curve.evaluation_set
 
 
 def task_of(entry: Entry) -> str | None:

@@ -16,6 +16,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
 
+from scalerl.curves.sources import split_set
 from scalerl.errors import InputError
 from scalerl.forecast import Forecast
 from tui.compare.compare_layers import HOWS, METRICS, PASS_RATE, How, overlay
@@ -291,7 +292,7 @@ class CompareScreen(Screen[None]):
 
     def action_open(self) -> None:
         if self.ranking.selected is not None:
-            self.post_message(self.Open(self.ranking.cursor))
+            self.post_message(self.Open(split_set(self.ranking.cursor)[0]))
 
     def action_leave(self) -> None:
         self.dismiss()

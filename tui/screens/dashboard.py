@@ -178,6 +178,7 @@ class Dashboard(RunKeys):
         if not self.is_attached or not self.is_current:
             return
         self.scene = self.watched.scene(self.fit.crosshair_compute())
+        self.offer_sets()
         self._show_panels()
         self._show_lines()
 

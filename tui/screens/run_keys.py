@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from scalerl.curves.sources import with_set
 from scalerl.errors import InputError
 from tui.watch.child import ask_to_stop
 from tui.watch.ghosts import Ghost, paper_ghost
@@ -33,6 +34,7 @@ class RunKeys(Screen[None]):
         key("r", "rerun", "re-run", "take a stopped run up, or run a finished one anew", show=True),
         key("s", "stop", "stop", "stop the run after the update under way, saved", show=True),
         key("c", "compare", "compare", "compare with other runs, or the paper's curves", show=True),
+        key("h", "next_set", "set", "the next of the held-out sets, and its fit"),
         key("p", "pin", "pin", "pin this curve behind the next runs, or take it away"),
         key("o", "paper", "paper", "a curve of the paper behind this one"),
         key("v", "log", "log", "what the run's process printed, and where its files lie"),
@@ -42,6 +44,7 @@ class RunKeys(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._paper: Ghost | None = None
+        self._sets: list[str] = []
 
     @property
     def session(self) -> Session:
@@ -60,6 +63,8 @@ class RunKeys(Screen[None]):
             return self.session.kind == "local"
         if action == "record":
             return self.session.kind == "remote" and self.session.recorded is None
+        if action == "next_set":
+            return self._sets not in ([], [self.watched.evaluation_set])
         return True
 
     def action_stop(self) -> None:
@@ -91,7 +96,22 @@ class RunKeys(Screen[None]):
             )
 
     def action_compare(self) -> None:
-        self.home_app.compare([self.session.source])
+        self.home_app.compare([self._of_set(self.session.source)])
+
+    def offer_sets(self) -> None:
+        """The key that goes through them works once there is another than the one shown."""
+        if self._sets != (sets := self.scene.view.sets()):
+            self._sets = sets
+            self.refresh_bindings()
+
+    def action_next_set(self) -> None:
+        """Go on to the next set that the run was evaluated on; after the last comes the first."""
+        here = self.watched.evaluation_set
+        at = self._sets.index(here) if here in self._sets else -1
+        self.watched.choose(self._sets[(at + 1) % len(self._sets)])
+        self.fit.look_anew()
+        self.fit.ghosts = self.ghosts()
+        self.look()
 
     def action_pin(self) -> None:
         curve = self.watched.analysis.curve
@@ -99,7 +119,10 @@ class RunKeys(Screen[None]):
             self.notify("no evaluation to pin yet")
             return
         pinned = self.home_app.fleet.pin(
-            self.session.name, self.session.source, curve, self.watched.analysis
+            self._of_set(self.session.name),
+            self._of_set(self.session.source),
+            curve,
+            self.watched.analysis,
         )
         self.notify(
             "pinned: it stands behind the next run (p again takes it away)"
@@ -132,9 +155,13 @@ class RunKeys(Screen[None]):
         pinned = [
             ghost
             for source, ghost in self.home_app.fleet.pinned.items()
-            if source != self.session.source
+            if source != self._of_set(self.session.source)
         ]
         return [*pinned, *([self._paper] if self._paper else [])]
+
+    def _of_set(self, run: str) -> str:
+        """The run and the set that is shown, as `scalerl compare` reads them."""
+        return with_set(run, self.watched.evaluation_set)
 
     def action_log(self) -> None:
         from tui.screens.log import LogScreen

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scalerl.curves.curve import VALIDATION
 from scalerl.events import is_number
 from tui.show.rows import Row, cut, joined, led
 from tui.show.view import Band, Layer, Level, Line, Mark, Points, Zone
@@ -12,7 +13,7 @@ from tui.watch.analysis import Analysis, Stage, sampled, shown_points, warm_up
 from tui.watch.ghosts import Ghost
 from tui.watch.scene import Scene
 from tui.watch.store import Floats
-from tui.words import amount, interval
+from tui.words import amount, interval, printable
 
 AHEAD = 1.6  # the curve goes on to this many times the last point, at least
 UNITS = {"hours": "GPU-h", "updates": "updates", "tokens": "tokens"}
@@ -148,6 +149,22 @@ def heading(scene: Scene, ghosts: Sequence[Ghost]) -> Row:
         times = "" if ghost.scale == 1.0 else f" (C x {ghost.scale:.3g})"
         parts.append([(f"{ghost.glyph} {ghost.name}{times}", ghost.role)])
     return joined(parts)
+
+
+def shown_set(scene: Scene) -> str:
+    """The set whose curve is shown; "" for a run that has no other than validation."""
+    return "" if scene.view.sets() in ([], [VALIDATION]) else printable(scene.evaluation_set)
+
+
+def other_sets(scene: Scene) -> str:
+    """The newest pass rates of the sets that are not shown; "" where there are no others."""
+    told: list[str] = []
+    for name in scene.view.sets():
+        if name != scene.evaluation_set:
+            rate = scene.view.newest_rate(name)
+            short = printable(name.removeprefix(f"{VALIDATION}/"))
+            told.append(f"{short} {'-' if rate is None else f'{rate:.3f}'}")
+    return f"h others: {'  '.join(told)}" if told else ""
 
 
 def footing(scene: Scene, planned: float | None, width: int) -> list[Row]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 
+from tui.show.fit_layers import shown_set
 from tui.show.gauges import lag_summary
 from tui.watch.analysis import Stage
 from tui.watch.scene import Scene
@@ -55,6 +56,8 @@ def _fit(scene: Scene) -> list[Term]:
             "all points" if window is None else f"{amount(window[0])} to {_end(window[1])}",
         )
     )
+    if shown := shown_set(scene):
+        rows.append(("eval.set", shown))
     return [
         *rows,
         ("band", ""),

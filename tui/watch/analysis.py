@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from scalerl.curves.alarms import GRAVEST_FIRST, Alarm, alarms
-from scalerl.curves.curve import Curve, curve_of_run, thinned
+from scalerl.curves.curve import VALIDATION, Curve, curve_of_run, thinned
 from scalerl.curves.sources import Source
 from scalerl.errors import InputError
 from scalerl.events import Event, is_number
@@ -62,11 +62,15 @@ NOTHING = Analysis(Stage.NONE, None, None, "no evaluation yet")
 
 
 def analyse(
-    evals: Sequence[Event], updates: Sequence[Event], name: str = "run", window: Window = None
+    evals: Sequence[Event],
+    updates: Sequence[Event],
+    name: str = "run",
+    window: Window = None,
+    evaluation_set: str = VALIDATION,
 ) -> Analysis:
     """Fit and judge. Takes some 70 ms for thirty points: not on the thread that answers keys."""
     try:
-        curve = curve_of_run(list(evals), name)
+        curve = curve_of_run(list(evals), name, evaluation_set)
     except FitError as error:
         return Analysis(Stage.NONE, None, None, str(error), window=window)
     return of_curve(curve, [*evals, *updates], window)
@@ -112,6 +116,17 @@ def remembered(new: Analysis, old: Analysis) -> Analysis:
             found[alarm.name] = alarm
     order = sorted(found.values(), key=lambda alarm: GRAVEST_FIRST.index(alarm.level))
     return replace(new, alarms=tuple(order))
+
+
+def unfitted(evals: Sequence[Event], name: str, evaluation_set: str, old: Analysis) -> Analysis:
+    """The points alone, at once, of a set that is looked at from now on; with the alarms of updates that `old` had."""
+    bare = [{**event, "passes": None} for event in evals]  # to check them takes most of the time
+    kept = tuple(alarm for alarm in old.alarms if alarm.of == "update")
+    try:
+        curve = curve_of_run(bare, name, evaluation_set)
+    except FitError as error:
+        return Analysis(Stage.NONE, None, None, str(error), kept)
+    return Analysis(Stage.NONE, curve, None, "fitting ...", kept)
 
 
 def before(found: Analysis, evals: Sequence[Event], update: float | None) -> Analysis:

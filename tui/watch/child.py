@@ -59,6 +59,12 @@ class ChildRun:
         self._say("detach")
         self._let_go()
 
+    def kill(self) -> None:
+        """End it at once; it can be taken up from its last checkpoint."""
+        self._process.kill()
+        self._process.wait()
+        self._let_go()
+
     def wait(self, seconds: float) -> int | None:
         """Its exit code, or None if it takes longer."""
         with suppress(subprocess.TimeoutExpired):
@@ -76,13 +82,22 @@ class ChildRun:
             self._process.stdin.write(json.dumps({"cmd": command}).encode() + b"\n")
 
 
-def start_run(recipe: Recipe, folder: Path, *, no_color: bool = False) -> ChildRun:
+def start_run(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    no_color: bool = False,
+    allow_code: bool = False,
+    one_core: bool = False,
+) -> ChildRun:
     """Start, or take up, the run of a recipe in its folder, in the background.
+
+    one_core: it shares the machine with others of its kind, and takes one core of it.
 
     Raises:
         InputError: the run folder cannot be written to, or the recipe names code of the user's own.
     """
-    if isinstance(recipe.loss, CustomLoss):
+    if isinstance(recipe.loss, CustomLoss) and not allow_code:
         raise InputError(
             f"loss.function = {recipe.loss.function!r} is code of yours: start the run with `scalerl run ..."
             " --allow-code`, and watch it from here"
@@ -90,6 +105,7 @@ def start_run(recipe: Recipe, folder: Path, *, no_color: bool = False) -> ChildR
     # -P: a `tui` folder in the current one must not be taken for ours
     command = [sys.executable, "-P", "-c", "from tui.cli import main; main()"]
     command += ["run", str(folder / "recipe.toml"), "--out", str(folder), "--leash"]
+    command += ["--allow-code"] * allow_code + ["--one-core"] * one_core
     quiet = {"OMP_NUM_THREADS": "1"} | ({"NO_COLOR": "1"} if no_color else {})
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,10 +153,10 @@ def ask_to_stop(folder: Path) -> bool:
     return True
 
 
-def obey(control: Control, stdin: int = 0) -> None:
+def obey(control: Control, stdin: int = 0, *, niceness: int = NICENESS) -> None:
     """In the child: follow the commands on stdin in a thread of its own, and end with whoever holds the other end."""
     with suppress(OSError):
-        os.nice(NICENESS)
+        os.nice(niceness)
     # unbuffered: a thread that waits inside a buffered stdin spoils the end of the interpreter
     commands = os.fdopen(stdin, "rb", buffering=0, closefd=False)
     threading.Thread(target=_obey, args=(control, commands), daemon=True).start()

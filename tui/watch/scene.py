@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass
 
+from scalerl.curves.curve import VALIDATION
 from tui.watch.analysis import NOTHING, Analysis
 from tui.watch.store import RunStore, RunView
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A run, what its curve says, and the update that is looked at (None: the newest)."""
+    """A run, what its curve on one set says, and the update that is looked at (None: the newest)."""
 
     view: RunView
     analysis: Analysis = NOTHING
     at: int | None = None
+    evaluation_set: str = VALIDATION
 
     @property
     def update(self) -> int | None:

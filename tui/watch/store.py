@@ -3,7 +3,8 @@
 `RunStore.take` is given the events of a log in order and honours `resume`. `RunStore.view(until)` is the run
 as it stood at a time of the world's clock: live screens look at all of it, a replay at what lies before
 its cursor. Tables are capped: of the updates and evaluations of very long runs one in so many is kept,
-evenly from the start on, and all of the newest; of phases and samples only the newest. (Longer than most
+evenly from the start on, and all of the newest; of phases and samples only the newest. Each evaluation
+set has a table of its own, so that thinning does not mix them. (Longer than most
 files: one short method a kind of event, and the view over what they kept.)
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.curves.curve import VALIDATION
 from scalerl.events import Event, is_number
 from tui.words import printable
 
@@ -28,6 +30,7 @@ UPDATE_FIELDS = (
 PHASE_FIELDS = ("role", "index", "what", "start", "end", "gpus")
 NEEDED = {"update": ("update", "gpu_h")}  # without these numbers an event says nothing
 LARGEST_COUNT = 2**53
+MOST_SETS = 32  # of a mixture of seven tasks, three sets each; what comes beyond is passed over
 MOST_UPDATES, MOST_EVALS, MOST_PHASES, MOST_SAMPLES, MOST_NOTICES = (
     20_000,
     2_000,
@@ -135,7 +138,7 @@ class RunStore:
         self._seq = -1
         self._update = 0
         self.updates = Table(UPDATE_FIELDS, MOST_UPDATES, newest_only=False)
-        self.evals = Table((), MOST_EVALS, newest_only=False)
+        self.evals: dict[str, Table] = {}  # by set, in the order in which they came
         self.phases = Table(PHASE_FIELDS, MOST_PHASES, newest_only=True)
         self.samples = Table((), MOST_SAMPLES, newest_only=True)
         self.notices = Table((), MOST_NOTICES, newest_only=True)
@@ -166,7 +169,7 @@ class RunStore:
 
     def _resume(self, event: Event) -> None:
         seq = event.get("from_seq", 0)
-        tables = (self.updates, self.evals, self.phases, self.samples, self.notices)
+        tables = (self.updates, *self.evals.values(), self.phases, self.samples, self.notices)
         for table in tables:
             table.void(seq)
         self.done = self.fault = None
@@ -192,10 +195,14 @@ class RunStore:
             self._notice("watch", "update skipped: no group of the batch had a mixed outcome")
 
     def _eval(self, event: Event) -> None:
-        if (
-            event.get("set") == "validation"
-        ):  # no screen shows another, and thinning must not mix them
-            self.evals.append(self._seq, self._clock, (), event)
+        name = event.get("set")
+        if not isinstance(name, str):
+            return
+        if name not in self.evals:
+            if len(self.evals) == MOST_SETS:
+                return
+            self.evals[name] = Table((), MOST_EVALS, newest_only=False)
+        self.evals[name].append(self._seq, self._clock, (), event)
 
     def _phase(self, event: Event) -> None:
         role, what = self._code(event.get("role")), self._code(event.get("what"))
@@ -258,7 +265,7 @@ class RunView:
         self.store, self.until = store, until
         self.clock = store.clock if until is None else min(until, store.clock)
         self.n = store.updates.count(until)
-        self._evals = store.evals.count(until)
+        self._evals = {name: table.count(until) for name, table in store.evals.items()}
         self.ended = until is None or until >= store.clock
 
     @property
@@ -301,9 +308,20 @@ class RunView:
         row = int(np.searchsorted(self.column("gpu_h"), gpu_h * (1 + 1e-9), side="right")) - 1
         return row if row >= 0 else None
 
-    def evals(self) -> list[Event]:
-        """The `eval` events of the validation set."""
-        return self.store.evals.extra(self._evals)
+    def sets(self) -> list[str]:
+        """The sets that have been evaluated by now: validation first, then as they came."""
+        found = [name for name, n in self._evals.items() if n]
+        return sorted(found, key=lambda name: name != VALIDATION)
+
+    def evals(self, evaluation_set: str = VALIDATION) -> list[Event]:
+        """The `eval` events of a set."""
+        n = self._evals.get(evaluation_set, 0)
+        return self.store.evals[evaluation_set].extra(n) if n else []
+
+    def newest_rate(self, evaluation_set: str) -> float | None:
+        """The pass rate of the last evaluation of a set; None where it has none that is a number."""
+        rates = [event.get("pass_rate") for event in self.evals(evaluation_set)[-1:]]
+        return float(rates[0]) if rates and is_number(rates[0]) else None
 
     def update_events(self, newest: int) -> list[Event]:
         """The newest updates as events again, as the alarms take them."""

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from scalerl.curves.curve import VALIDATION
 from scalerl.errors import InputError
 from tui.watch.analysis import (
     NEWEST_UPDATES,
@@ -17,12 +18,14 @@ from tui.watch.analysis import (
     analyse,
     before,
     remembered,
+    unfitted,
 )
 from tui.watch.follow import State
 from tui.watch.happenings import Happening, happenings
 from tui.watch.player import Player
 from tui.watch.scene import Scene
 from tui.watch.session import Session
+from tui.watch.store import RunView
 
 LOOK_EVERY_S = 0.3  # while catching up
 FIT_EVERY_S = 0.5  # at most, as a replay moves on
@@ -32,8 +35,9 @@ FIT_AFTER = 8  # updates without a new evaluation: alarms look at updates too
 class Watch:
     """One run as it is watched.
 
-    window: of the points that the fit uses. frozen_at: the time of a frozen view, in seconds of the
-    world's clock, None while it follows the run. player: of a recording, once it has been read.
+    evaluation_set: whose curve is fitted. window: of the points that the fit uses. frozen_at: the time of a
+    frozen view, in seconds of the world's clock, None while it follows the run. player: of a recording,
+    once it has been read.
     marks: the alarms of a whole recording.
     """
 
@@ -41,6 +45,7 @@ class Watch:
         """look: called whenever there is something new to be seen."""
         self.session, self._look = session, look
         self.analysis: Analysis = NOTHING
+        self.evaluation_set = VALIDATION
         self.window: Window = None
         self.frozen_at: float | None = None
         self.player: Player | None = None
@@ -51,9 +56,8 @@ class Watch:
 
     def scene(self, C: float | None = None) -> Scene:
         """The run now, or where the view stands; C: the compute that is looked at. Asks for a fit if it is due."""
-        cursor = self.player.cursor if self.player is not None else self.frozen_at
-        view = self.session.store.view(cursor)
-        evals = len(view.evals())
+        view = self._view()
+        evals = len(view.evals(self.evaluation_set))
         due = (evals, view.n // FIT_AFTER, self.window)
         if self._timeline != (now := (self.session.store.resumed, self.session.follower.resets)):
             if now[1] != self._timeline[1]:
@@ -62,12 +66,27 @@ class Watch:
             self.analysis, self._analysed = NOTHING, None
         elif not evals:
             self.analysis, self._analysed = NOTHING, None
-        elif self.player is not None and self._analysed is not None and due < self._analysed:
-            self.analysis = before(self.analysis, view.evals(), view.last("update"))
+        elif (
+            self.player is not None and self._analysed is not None and due[:2] < self._analysed[:2]
+        ):
+            known = view.evals(self.evaluation_set)
+            self.analysis = before(self.analysis, known, view.last("update"))
         if evals and due != self._analysed and not self.session.behind:
             self._analysed = due
             self._wanted.set()
-        return Scene(view, self.analysis, None if C is None else view.row_at(C))
+        at = None if C is None else view.row_at(C)
+        return Scene(view, self.analysis, at, self.evaluation_set)
+
+    def _view(self) -> RunView:
+        return self.session.store.view(
+            self.player.cursor if self.player is not None else self.frozen_at
+        )
+
+    def choose(self, evaluation_set: str) -> None:
+        """Look at another set from now on, at all of its points: a window is of the points of one set."""
+        self.evaluation_set, self.window, self._analysed = evaluation_set, None, None
+        evals = self._view().evals(evaluation_set)
+        self.analysis = unfitted(evals, self.session.name, evaluation_set, self.analysis)
 
     @property
     def over(self) -> bool:
@@ -98,15 +117,16 @@ class Watch:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            asked = (self._timeline, self.window)
+            asked = (self._timeline, self.evaluation_set, self.window)
             scene = self.scene()
             found = await self._fitted(scene, self.window)
-            if asked != (self._timeline, self.window):
-                continue  # of a run, or a window, that is gone; another was asked for
+            if asked != (self._timeline, self.evaluation_set, self.window):
+                continue  # of a run, a set or a window that is gone; another was asked for
             if self.player is not None:
                 now = self.scene().view
                 back = now.n < scene.view.n
-                self.analysis = before(found, now.evals(), now.last("update")) if back else found
+                known = now.evals(self.evaluation_set)
+                self.analysis = before(found, known, now.last("update")) if back else found
             else:
                 self.analysis = remembered(found, self.analysis)
             self._look()
@@ -114,9 +134,12 @@ class Watch:
 
     async def _fitted(self, scene: Scene, window: Window) -> Analysis:
         view = scene.view
-        evals, updates = list(view.evals()), view.update_events(NEWEST_UPDATES)
+        evals = list(view.evals(scene.evaluation_set))
+        updates = view.update_events(NEWEST_UPDATES)
         try:
-            return await asyncio.to_thread(analyse, evals, updates, self.session.name, window)
+            return await asyncio.to_thread(
+                analyse, evals, updates, self.session.name, window, scene.evaluation_set
+            )
         except Exception as error:  # a log of another program can hold anything
             return Analysis(Stage.NONE, None, None, f"the fit failed on this log: {error!r}")
 

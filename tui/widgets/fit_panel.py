@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 
 from tui.show.fit_layers import (
@@ -12,8 +13,10 @@ from tui.show.fit_layers import (
     fit_layers,
     footing,
     heading,
+    other_sets,
     planned_compute,
     readout,
+    shown_set,
 )
 from tui.show.raster import LEAST_HEIGHT
 from tui.show.rows import Row, cut
@@ -22,6 +25,7 @@ from tui.watch.scene import Scene, empty_scene
 from tui.widgets.plot import PlotPanel
 
 LEAST_SPAN = 0.1  # of the pass rate: the scatter of the first points must not look like a rise
+TITLE = "[1] Scaling fit"
 KINDS = ("hours", "updates", "tokens")
 
 
@@ -52,7 +56,8 @@ class FitPanel(PlotPanel):
     def __init__(self) -> None:
         super().__init__(id="fit")
         self.number = 1
-        self.border_title = "[1] Scaling fit"
+        self.border_title = Content(TITLE)
+        self._sets = ("", "")  # as the borders tell them
         self.scene: Scene = empty_scene()
         self.kind = "hours"
         self.band = True
@@ -69,6 +74,19 @@ class FitPanel(PlotPanel):
         ghosts = self.ghosts
         layers = fit_layers(scene, self._axis, band=self.band, ghosts=ghosts, live=self.live)
         self.show(layers, heading=heading(scene, ghosts), unit=self._axis.unit, least=LEAST_SPAN)
+        self._name_sets(scene)
+
+    def _name_sets(self, scene: Scene) -> None:
+        """The set that is shown in the upper border, the others in the lower: no row of the plot goes to them."""
+        shown, others = shown_set(scene), other_sets(scene)
+        if self._sets != (shown, others):
+            self._sets = (shown, others)
+            self.border_title = Content(f"{TITLE}: {shown}" if shown else TITLE)
+            self.border_subtitle = Content(others)
+
+    def look_anew(self) -> None:
+        """Another set is shown: where one had zoomed to, and the window of the fit, were of the one before."""
+        self.view, self.windowing, self._ends = None, False, None
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         foot = footing(self.scene, planned_compute(self.scene), width)
