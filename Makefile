@@ -10,7 +10,8 @@
 # make calibration  how often the intervals of a fit hold on simulated runs (about a quarter of an hour)
 # make published    the paper's curves under our fit
 # make figures      the figures of docs/forecasting.md
-# make bench        fits and pictures timed, and updates a second against TRL (five minutes; installs TRL into .venv-bench)
+# make bench        speed: fits, pictures, generation and update, runs side by side, and against TRL (ten minutes; installs TRL)
+# make pilots       what the tiny world can show of the paper: every setting, every seed (an hour)
 # make bench-tui    keys, start, attaching and replaying beside a run at full speed (four minutes)
 # make e2e          the screens in a real terminal and a real browser (needs tmux and Chromium)
 # make glossary     docs/metrics.md from the glossary;  make recordings: the bundled runs;  make screens: pictures of the screens
@@ -29,7 +30,7 @@ BENCH := .venv-bench
 # The constraint reaches the build tool too, through the environment.
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: learn test setup cluster test-cluster parity bench-backend invariants mutants calibration published figures curve bench bench-tui e2e glossary \
+.PHONY: learn test setup cluster test-cluster parity bench-backend invariants mutants calibration published figures curve bench pilots bench-tui e2e glossary \
 	simulate crashtest bench-verify audit recordings screens clean another-torch
 
 learn: $(VENV)/ready
@@ -93,7 +94,12 @@ figures: $(VENV)/ready-test
 bench: $(VENV)/ready-test $(BENCH)/ready
 	$(BIN)/python tests/benchmarks/bench_fit.py
 	$(BIN)/python tests/benchmarks/bench_raster.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/bench_speed.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/bench_jobs.py
 	OMP_NUM_THREADS=1 $(BENCH)/bin/python tests/benchmarks/bench_trl.py
+
+pilots: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/pilots.py --write
 
 bench-tui: $(VENV)/ready-test
 	PYTHONPATH=tests/support $(BIN)/python tests/benchmarks/bench_tui.py

@@ -18,6 +18,7 @@ from backend.engine import CPU_ENVIRONMENT, ENVIRONMENT, EngineSpec
 from backend.remote import Gone, silent
 from scalerl.errors import InputError
 from scalerl.site import Cluster
+from scalerl.user_code import OWN
 
 OBJECT_STORE_BYTES = 512 << 20  # of a local Ray; rollouts and batches pass through it
 CLOSE_S = 10.0
@@ -157,6 +158,11 @@ class RayLauncher:
         return self._start(f"generator {slot}", GeneratorActor, spec)
 
     def evaluator(self, spec: EngineSpec, task: Any) -> RayActor:
+        from ray import cloudpickle
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith(OWN):  # a task of the user's own travels with its code
+                cloudpickle.register_pickle_by_value(module)
         return self._start("the evaluator", EvaluatorActor, spec, task)
 
     def trainer(self, rank: int, *args: Any) -> RayActor:

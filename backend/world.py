@@ -60,7 +60,7 @@ class ClusterWorld:
         self.marks = Marks.of(
             folder, phrase=self.site.interruption_phrase, close=self.site.think_close
         )
-        check_fit(self.site, task, self.marks)
+        check_fit(self.site, task, self.marks, folder)
         self.train = task.prompts("train")
         self.gpus: dict[Role, int] = {
             "generator": self.site.generators,
@@ -311,6 +311,7 @@ class ClusterWorld:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
         self._checkpoint = folder
+        self._notices = []  # the run was told when it began
         self.clock = WallClock(self._clock_s)  # what goes wrong before all is up has a time too
 
     async def close(self) -> None:

@@ -33,7 +33,8 @@ class Decoder:
         if width > limit:
             raise InputError(
                 f"a prompt of {widest_prompt} tokens and a completion of {self.longest} need {width} positions; "
-                f"the policy has {limit}: lower site.thinking_tokens or site.answer_tokens"
+                f"the policy has {limit}: lower site.thinking_tokens or site.answer_tokens, or make a policy with more"
+                " (scalerl pretrain --positions)"
             )
         self.cache = Cache(policy.config, rows, width, policy.device)
         self.rows = Rows(rows, self.longest)

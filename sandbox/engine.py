@@ -167,6 +167,9 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rounded(x: Tensor, dtype: Rounding) -> Tensor:
     """x to the nearest value of a narrower type, as float32: what a product in that type gets to see of it.
 
+    Sums, norms, softmax and the residual stream stay in float32, which a real bfloat16 engine does not grant: the
+    mismatch of one is about three times that of this emulation (measured on the start policy: KL 2.6e-4 and 9.0e-5).
+
     float8_e4m3 has 3 bits of mantissa and reaches 448; each row of the last axis is scaled so that its largest value
     does, as engines do for activations (per token) and weights (per output channel).
     """

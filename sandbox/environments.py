@@ -44,6 +44,10 @@ class Episodes:
         answer_tokens: int,
         interruption: tuple[float, float] | None,
     ) -> None:
+        if thinking_tokens < 1 or answer_tokens < 2:
+            raise InputError(
+                f"thinking_tokens = {thinking_tokens}, answer_tokens = {answer_tokens}: at least 1 and 2 are needed"
+            )
         self.task = make_task(task) if isinstance(task, str) else task
         if split not in self.task.splits:
             raise InputError(f"split = {split!r}: task {self.task.name!r} has {self.task.splits}")
@@ -53,6 +57,10 @@ class Episodes:
         self.limits: tuple[int, int] | None = None
         if interruption is not None:
             low, high = interruption
+            if not 0 < low <= high <= 1:
+                raise InputError(
+                    f"interruption = {interruption}: two shares of the thinking budget are needed, 0 < low <= high <= 1"
+                )
             self.limits = thinking_limits(Interruption(low=low, high=high), thinking_tokens)
         # of all splits, so that their observations are alike
         widest = max(len(p.token_ids) for name in self.task.splits for p in self.task.prompts(name))
@@ -74,11 +82,11 @@ class Episodes:
         place = (options or {}).get("prompt")
         if place is None:
             place = int(rng.integers(len(self.prompts)))
-        if not 0 <= place < len(self.prompts):
+        if not isinstance(place, int | np.integer) or not 0 <= place < len(self.prompts):
             raise InputError(
                 f"prompt = {place}: the split has prompts 0 to {len(self.prompts) - 1}"
             )
-        prompt = self.prompts[place]
+        prompt = self.prompts[int(place)]
         limit = NEVER if self.limits is None else int(rng.integers(*self.limits, endpoint=True))
         self.prompt[row] = prompt
         self.start[row] = self.length[row] = len(prompt.token_ids)
@@ -93,6 +101,10 @@ class Episodes:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Give the rows that are going their next tokens: which have ended, which in time, how many were forced."""
         rows = np.flatnonzero(going_N)
+        if not np.all((0 <= token_N[rows]) & (token_N[rows] < self.task.vocab_size)):
+            raise InputError(
+                f"action = {token_N[rows].tolist()}: tokens are 0 to {self.task.vocab_size - 1}"
+            )
         self._put(rows, token_N[rows])
         finished_N = going_N & (token_N == self.task.eos_id)
         cut_N = going_N & ~finished_N & (self.closed < 0) & (self._written() >= self.limit)
@@ -158,6 +170,7 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
         self.episodes = Episodes(task, 1, split, thinking_tokens, answer_tokens, interruption)
         self.observation_space, self.action_space = self.episodes.spaces()
         self.render_mode = render_mode
+        self.ended = True
 
     @property
     def eos_id(self) -> int:
@@ -179,12 +192,15 @@ class TokenEnv(gymnasium.Env[Observation, Any]):
     ) -> tuple[Observation, Info]:
         super().reset(seed=seed)
         info = self.episodes.begin(0, self.np_random, options)
+        self.ended = False
         return self._observation(), info
 
     def step(self, action: Any) -> tuple[Observation, SupportsFloat, bool, bool, Info]:
+        if self.ended:
+            raise InputError("step without an episode: call reset() first")
         finished, truncated, forced = self.episodes.append(np.array([action]), np.array([True]))
-        ended = bool(finished[0] or truncated[0])
-        reward = self.episodes.reward(0) if ended else 0.0
+        self.ended = bool(finished[0] or truncated[0])
+        reward = self.episodes.reward(0) if self.ended else 0.0
         info = {"forced": int(forced[0])}
         return self._observation(), reward, bool(finished[0]), bool(truncated[0]), info
 
@@ -229,10 +245,15 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Observation, Info]:
-        seeds = [seed + n for n in range(self.num_envs)] if isinstance(seed, int) else seed
+        seeds: list[int | None]
+        if seed is None or isinstance(seed, int | np.integer):
+            seeds = [None if seed is None else int(seed) + n for n in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs:
+            raise InputError(f"{len(seeds)} seeds for {self.num_envs} rows: one each is needed")
         for n in range(self.num_envs):
-            wanted = seeds[n] if seeds is not None else None
-            if wanted is not None or len(self.rngs) == n:
+            if (wanted := seeds[n]) is not None or len(self.rngs) == n:
                 rng, _ = np_random(wanted)
                 self.rngs[n : n + 1] = [rng]
         self.ended_N[:] = False
@@ -242,6 +263,8 @@ class TokenVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, Info]:
+        if not self.rngs:
+            raise InputError("step before reset: call reset(seed=...) first")
         resets_N = self.ended_N.copy()
         finished_N, truncated_N, forced_N = self.episodes.append(np.asarray(actions), ~resets_N)
         self.ended_N = finished_N | truncated_N

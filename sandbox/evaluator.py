@@ -31,7 +31,8 @@ class Evaluator:
         self.task = task
         self.clock = VirtualClock()
         check_validation(task, self.site.evaluation.prompts)
-        held_out = [p for split in task.splits if split != "train" for p in self._prompts(split)]
+        asked = [name for name in self.site.evaluation.cadence if name in task.splits]
+        held_out = [prompt for name in asked for prompt in self._prompts(name)]
         rows = min(len(held_out), MOST_ROWS // self.site.evaluation.completions + 1)
         self.decoder = Decoder(
             policy,

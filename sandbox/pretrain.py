@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,6 +146,18 @@ def save_start_policy(
     """A complete Hugging Face folder: config, weights, and a tokenizer that splits on spaces."""
     save_policy(policy, folder)
     known = vocabulary[: policy.config.vocab_size]
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": known[words.PAD],
+        "bos_token": known[words.BOS],
+        "eos_token": known[words.EOS],
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(known), indent=1) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+
+
+def tokenizer(known: Sequence[str]) -> dict[str, Any]:
+    """Of Hugging Face: a word between spaces is a token."""
     special = [
         {
             "id": i,
@@ -157,7 +170,7 @@ def save_start_policy(
         }
         for i, word in enumerate(known[: words.EOS + 1])
     ]
-    tokenizer = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -172,11 +185,3 @@ def save_start_policy(
             "unk_token": known[words.PAD],
         },
     }
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": known[words.PAD],
-        "bos_token": known[words.BOS],
-        "eos_token": known[words.EOS],
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, indent=1) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -16,7 +16,6 @@ from sandbox.generators import Generators
 from sandbox.model import Policy, load_policy
 from sandbox.rows import Sampling
 from sandbox.tasks.registry import task_of
-from sandbox.vocabulary import PAD
 from scalerl.batch import RolloutBatch, TrainBatch
 from scalerl.clock import VirtualClock
 from scalerl.compute import Phase, Role
@@ -26,7 +25,7 @@ from scalerl.metrics import Metric
 from scalerl.recipe import Recipe
 from scalerl.rollout import Group
 from scalerl.site import Sandbox
-from scalerl.task import Prompt, missing_sets
+from scalerl.task import Prompt, fingerprint, missing_sets
 from scalerl.update import (
     DTYPES,
     LossPair,
@@ -71,15 +70,7 @@ class SandboxWorld:
                 " choose a start policy that knows the task, site.policy=three_tasks, or train one: scalerl pretrain"
             )
         self.optimizer = make_optimizer(self.policy.parameters(), self.site.optimizer)
-        rows = self.site.generators * self.site.slots_per_generator
-        widest = max(len(prompt.token_ids) for prompt in self.train)
-        self.pool = Generators(
-            Decoder(load_policy(folder, self.device), self.task, self._sampling(), rows, widest),
-            self.site.hardware,
-            self.site.generators,
-            self.site.slots_per_generator,
-            recompute_kv=recipe.kv_on_push == "recompute",
-        )
+        self.pool = self._generators(load_policy(folder, self.device))
         self.evaluator = Evaluator(
             recipe, self.task, load_policy(folder, self.device), self._sampling()
         )
@@ -91,6 +82,17 @@ class SandboxWorld:
         )
         self._phases: list[Phase] = []
         self._notices = missing_sets(self.task, self.site.evaluation.cadence)
+
+    def _generators(self, policy: Policy) -> Generators:
+        rows = self.site.generators * self.site.slots_per_generator
+        widest = max(len(prompt.token_ids) for prompt in self.train)
+        return Generators(
+            Decoder(policy, self.task, self._sampling(), rows, widest),
+            self.site.hardware,
+            self.site.generators,
+            self.site.slots_per_generator,
+            recompute_kv=self.recipe.kv_on_push == "recompute",
+        )
 
     def _sampling(self) -> Sampling:
         head_dtype = HEAD_DTYPES[self.recipe.generator_head_dtype or self.recipe.head_dtype]
@@ -123,7 +125,7 @@ class SandboxWorld:
         # The cost is known, so the work can be done on another core while virtual time passes here:
         # generators decode with weights of their own, and nobody reads the trainer's before the join.
         job = self._worker.submit(self._train, train)
-        tokens = int((train.token_BT != PAD).sum())
+        tokens = train.tokens
         await self._trainers_do("update", self.site.hardware.train_s(tokens, self.site.trainers))
         stats = update_stats(batch, train, self.version, job.result())
         self.version += 1
@@ -190,6 +192,7 @@ class SandboxWorld:
             "pool": self.pool.save(folder),
             "evaluator": self.evaluator.save(folder),
             "phases": [vars(phase) for phase in self._phases],
+            "prompts": fingerprint(self.train),
         }
         (folder / "world.json").write_text(json.dumps(state, separators=(",", ":")))
 
@@ -207,6 +210,8 @@ class SandboxWorld:
                 self.policy,
                 load_file(folder / "optimizer.safetensors", device=self.device),
             )
+            self._check_prompts(state)
+            self._notices = []  # the run was told when it began
             self.version = state["version"]
             self.pool.restore(folder, state["pool"], self.train)
             self.evaluator.restore(folder, state["evaluator"])
@@ -215,6 +220,14 @@ class SandboxWorld:
             raise CheckpointError(
                 f"cannot read the checkpoint {folder}: {first_line(error)}"
             ) from error
+
+    def _check_prompts(self, state: dict[str, Any]) -> None:
+        """Books, queues and caches are of prompts by number."""
+        if state.get("prompts", found := fingerprint(self.train)) != found:
+            raise CheckpointError(
+                f"the training prompts of task {self.task.name!r} are not those that the run began with: bring the task"
+                " back as it was, or begin a new run"
+            )
 
     async def close(self) -> None:
         self._worker.shutdown()
@@ -225,7 +238,10 @@ class Inline(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         done: Future[T] = Future()
-        done.set_result(fn(*args, **kwargs))
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # told where it would be with a thread: at the join
+            done.set_exception(error)
         return done
 
 

@@ -126,6 +126,12 @@ class TrainBatch(_RowTensors):
     def rows(self) -> int:
         return self.token_BT.shape[0]
 
+    @property
+    def tokens(self) -> int:
+        """Of prompts and completions, without padding."""
+        place_T = torch.arange(1, self.version_BT.shape[1] + 1, device=self.version_BT.device)
+        return int(torch.where(self.version_BT >= 0, place_T, 0).amax(1).sum())
+
     def idle(self) -> "TrainBatch":
         """A shard without a trained token: what a rank runs when the others have more to do."""
 

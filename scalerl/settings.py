@@ -73,6 +73,8 @@ class Layers:
     def _explain(self, model: type[BaseModel], fault: ErrorDetails) -> str:
         path = [part for part in fault["loc"] if isinstance(part, str)]
         key, info, siblings = _locate(model, path)
+        if not key:  # of several settings at once, which the message names
+            return _reason(fault, info)
         where = f"(from {self.origin(key)})"
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.6)
@@ -96,7 +98,7 @@ class Layers:
             members = models_of(info.annotation) if info is not None else []
             kinds = " | ".join(member.model_fields["kind"].default for member in members)
             return f"{key} = {fault['input']!r} {where}: needs a table with a kind, e.g. {key}.kind={kinds}"
-        return f"{key or 'settings'} = {fault['input']!r} {where}: {_reason(fault, info)}"
+        return f"{key} = {fault['input']!r} {where}: {_reason(fault, info)}"
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class Sandbox(Site):
     )
     generator_dtype: Rounding = Field(
         default="float32",
-        description="to which the generators round weights and activations, all but the LM head's",
+        description="to which generators and evaluators round weights, inputs of linear layers, keys and values",
     )
     hardware: Hardware = Field(
         default=Hardware(), description="what the virtual GPUs cost in seconds"

@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Protocol
 
 from scalerl.errors import InputError, TaskError, first_line
@@ -86,6 +87,12 @@ class Task(Protocol):
     def to_text(self, token_ids: Sequence[int]) -> str: ...
 
 
+def fingerprint(prompts: Iterable[Prompt]) -> str:
+    """32 hex digits over the tokens of prompts, in their order."""
+    text = repr([prompt.token_ids for prompt in prompts])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def check_validation(task: Task, asked: int) -> None:
     """Raise InputError unless the validation split has so many prompts."""
     if asked > (have := len(task.prompts("validation"))):
@@ -116,10 +123,9 @@ def check_task(task: Task, *, sample: int = 50) -> None:
     for split in task.splits:
         prompts = _read_twice(task, copy, split)
         for place, prompt in enumerate(prompts):
-            _check_prompt(task, f"task {task.name!r}: {split}[{place}]", place, prompt)
             if prompt.token_ids in seen:
                 raise TaskError(
-                    f"task {task.name!r}: {split}[{place}] stands in {seen[prompt.token_ids]!r} already"
+                    f"task {task.name!r}: the prompt {split}[{place}] stands in {seen[prompt.token_ids]!r} already"
                 )
             seen[prompt.token_ids] = split
             first[prompt.token_ids[0]] += 1
@@ -166,6 +172,8 @@ def _read_twice(task: Task, copy: Task, split: str) -> Sequence[Prompt]:
     prompts = task.prompts(split)
     if not prompts:
         raise TaskError(f"task {task.name!r}: split {split!r} is empty")
+    for place, prompt in enumerate(prompts):
+        _check_prompt(task, f"task {task.name!r}: {split}[{place}]", place, prompt)
     if list(prompts) != list(copy.prompts(split)) or list(prompts) != list(task.prompts(split)):
         raise TaskError(f"task {task.name!r}: split {split!r} differs between two readings")
     return prompts
@@ -230,7 +238,7 @@ def _verdict(task: Task, where: str, prompt: Prompt, token_ids: list[int]) -> bo
         verdict, again = task.verify(prompt, given), task.verify(prompt, list(token_ids))
     except Exception as error:  # whatever a completion makes it raise would end the run
         raise TaskError(
-            f"{where}: verify raises {type(error).__name__} ({first_line(error)}) for the tokens {token_ids}:"
+            f"{where}: verify raises {type(error).__name__} ({first_line(error)}) for the tokens {_few(token_ids)}:"
             " it must answer False"
         ) from error
     if type(verdict) is not bool:
@@ -240,6 +248,12 @@ def _verdict(task: Task, where: str, prompt: Prompt, token_ids: list[int]) -> bo
     if given != token_ids:
         raise TaskError(f"{where}: verify changes the tokens that it is given")
     return verdict
+
+
+def _few(token_ids: list[int]) -> str:
+    return (
+        f"{token_ids[:8]} and {len(token_ids) - 8} more" if len(token_ids) > 8 else str(token_ids)
+    )
 
 
 def _check_answers_matter(task: Task, split: str, prompts: Sequence[Prompt]) -> None:

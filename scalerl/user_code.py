@@ -5,6 +5,7 @@ Recipes and sites are data; a recipe that names code runs only when the caller h
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError, first_line
+from scalerl.recipe import CustomLoss, Recipe
+
+OWN = "_scalerl_"  # how the modules of files begin; no other process can import them by name
+REGISTERED = re.compile(r"(?:\d+(?:\.\d+)?\*)?gym:[^:]+")  # an environment by its id alone imports none
+
+
+def names_code(recipe: Recipe) -> str | None:
+    """The setting, as KEY = VALUE, by which a recipe names code of the user's own; None if it names none."""
+    if isinstance(recipe.loss, CustomLoss):
+        return f"loss.function = {recipe.loss.function!r}"
+    task = "" if recipe.site is None else recipe.site.task
+    parts = [part.strip() for part in task.split("+")]
+    if any(":" in part and not REGISTERED.fullmatch(part) for part in parts):
+        return f"site.task = {task!r}"
+    return None
 
 
 def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
@@ -27,7 +43,7 @@ def load_function(name: str, *, allow_code: bool) -> Callable[..., Any]:
     if not allow_code:
         raise InputError(f"{name!r} is code of your own: add --allow-code to run it")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(place)) if place.endswith(".py") else load_module(place)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a script may end itself
@@ -50,7 +66,7 @@ def _load_file(path: Path) -> Any:
         raise InputError(f"there is no file {path} (looked for from {Path.cwd().name or '/'}/)")
     _append_to_path(path.resolve().parent)  # its neighbours can be imported
     unique = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    spec = importlib.util.spec_from_file_location(f"_scalerl_{path.stem}_{unique}", path)
+    spec = importlib.util.spec_from_file_location(f"{OWN}{path.stem}_{unique}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
@@ -58,7 +74,8 @@ def _load_file(path: Path) -> Any:
     return module
 
 
-def _load_module(name: str) -> Any:
+def load_module(name: str) -> Any:
+    """An installed module, or one of the current folder."""
     _append_to_path(Path.cwd())
     return importlib.import_module(name)
 

@@ -30,6 +30,7 @@ FIXED = (
     "staleness.kind",
     "site.kind",
     "site.task",
+    "site.data.levels",
     "site.policy",
     "site.generators",
     "site.trainers",

@@ -1,7 +1,6 @@
 """The command line. Each command parses, calls one function below it, and prints; nothing heavy is imported before."""
 
 import io
-import json
 import signal
 import sys
 from pathlib import Path
@@ -103,6 +102,8 @@ def run_command(
 ) -> None:
     """Run a scenario, a named recipe or a recipe file; resumes if DIR holds an unfinished run."""
     if list_:
+        from tui.commands.listing import list_names
+
         list_names(as_json)
     elif fork_of is not None:
         if on or arm or seeds is not None or jobs != 1:
@@ -344,7 +345,9 @@ def pretrain_command(
             "--positions", metavar="N", min=16, help="Most tokens of a prompt and its completion."
         ),
     ] = 128,
-    allow_code: AllowCode = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Import the Python function that --task names.")
+    ] = False,
 ) -> None:
     """Make a start policy by supervised learning; without options, that of the tiny world (three minutes)."""
     from tui.commands.pretraining import pretrain_with_progress
@@ -376,21 +379,6 @@ def run(
 def _exit_as(results: "list[RunResult]") -> None:
     if any(result.status == "stopped" for result in results):
         raise typer.Exit(INTERRUPTED)
-
-
-def list_names(as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from scenarios.scenario import names
-
-    if as_json:
-        print(json.dumps(names(), indent=2))
-        return
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, about in names().items():
-        table.add_row(name, about)
-    Console().print(table)
 
 
 def main() -> None:

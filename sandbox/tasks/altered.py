@@ -1,7 +1,7 @@
 """A task with its training prompts, or the verdicts on them, changed; what evaluation asks stays as it is.
 
 Whether a prompt is a training prompt is told by its tokens, which stand in one split only. Every choice is a hash of
-seed and tokens: the same in every process, and independent of the order of anything.
+tokens: the same in every process, and independent of the order of anything.
 """
 
 from collections.abc import Sequence
@@ -73,6 +73,11 @@ class Levels(Altered):
                 f"site.data.levels = {list(self.levels)}: task {self.name!r} has no training prompts of level"
                 f" {missing[0]}; it has {', '.join(map(str, have))}"
             )
+        sources = {prompt.source for prompt in self.task.prompts("train")}
+        if lost := sources - {prompt.source for prompt in self.prompts("train")}:
+            raise InputError(
+                f"site.data.levels = {list(self.levels)}: of {min(lost)!r} no training prompt is left in the mixture"
+            )
 
     def prompts(self, split: str) -> Sequence[Prompt]:
         prompts = self.task.prompts(split)
@@ -86,11 +91,11 @@ class Levels(Altered):
 class Unanswerable(Altered):
     """A share of the training prompts, those of the smallest hashes, to which no answer is right.
 
-    A larger share holds the smaller. `check_task` refuses it, as solutions must verify: check the task within.
+    A larger share holds the smaller, and every run has the same. `check_task` refuses it, as solutions must verify:
+    check the task within.
     """
 
     share: float
-    seed: int = 0
 
     def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
         return prompt.token_ids not in self.hopeless and self.task.verify(prompt, token_ids)
@@ -99,29 +104,28 @@ class Unanswerable(Altered):
     def hopeless(self) -> frozenset[tuple[int, ...]]:
         """The tokens of the prompts without an answer."""
         tokens = [prompt.token_ids for prompt in self.task.prompts("train")]
-        tokens.sort(key=lambda token_ids: chance("unanswerable", self.seed, token_ids))
+        tokens.sort(key=lambda token_ids: chance("unanswerable", token_ids))
         return frozenset(tokens[: round(self.share * len(tokens))])
 
 
 @dataclass(frozen=True)
 class NoisyVerifier(Altered):
-    """Flips verdicts on training prompts at two rates, each by a hash of seed, prompt and completion.
+    """Flips verdicts on training prompts at two rates, each by a hash of prompt and completion.
 
-    So the noise is systematic: the same completion of the same prompt gets the same verdict whenever it is asked, and
-    sampling it again does not average the fault away; a policy can learn which wrong completions pay. Across
-    completions and prompts the flips are independent. `check_task` refuses it for its flips: check the task within.
+    So the noise is systematic: the same completion of the same prompt gets the same verdict whenever it is asked, in
+    every run. Sampling it again does not average the fault away; a policy can learn which wrong completions pay.
+    Across completions and prompts the flips are independent. `check_task` refuses it: check the task within.
     """
 
     right_as_wrong: float
     wrong_as_right: float
-    seed: int = 0
 
     def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
         verdict = self.task.verify(prompt, token_ids)
         rate = self.right_as_wrong if verdict else self.wrong_as_right
         if not rate or prompt.token_ids not in self.trained:
             return verdict
-        flips = chance("noise", self.seed, prompt.token_ids, token_ids) < rate
+        flips = chance("noise", prompt.token_ids, token_ids) < rate
         return verdict is not flips
 
     @cached_property
@@ -130,8 +134,8 @@ class NoisyVerifier(Altered):
         return frozenset(prompt.token_ids for prompt in self.task.prompts("train"))
 
 
-def chance(what: str, seed: int, *tokens: Sequence[int]) -> float:
+def chance(what: str, *tokens: Sequence[int]) -> float:
     """A number in [0, 1) that is random in its arguments and fixed by them."""
     words = [" ".join(map(str, token_ids)) for token_ids in tokens]
-    digest = blake2b(":".join([what, str(seed), *words]).encode(), digest_size=7).digest()
+    digest = blake2b(":".join([what, *words]).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2**56

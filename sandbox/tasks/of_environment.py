@@ -9,6 +9,7 @@ import numpy as np
 
 from scalerl.errors import InputError, first_line
 from scalerl.task import Prompt
+from scalerl.user_code import load_module
 
 
 class EnvironmentTask:
@@ -96,6 +97,11 @@ class EnvironmentTask:
                     seed_of[tokens] = seed
                     prompts.append(Prompt(len(prompts), tokens, (), int(info.get("level", 1))))
             splits[split] = tuple(prompts)
+        if not splits["train"]:
+            raise InputError(
+                f"environment {self.name!r} shows {len(seed_of)} different prompts, all taken for validation: return"
+                " EnvironmentTask(..., validation_seeds=N) from a function, with a smaller N"
+            )
         return splits, seed_of
 
     def _special(self, name: str, given: Any) -> Any:
@@ -137,11 +143,18 @@ def registered(id: str) -> Callable[[], gymnasium.Env[Any, Any]]:
     Raises:
         InputError: it cannot be made.
     """
-    import sandbox.environments  # noqa: F401  # registers
-
-    make = partial(gymnasium.make, id, disable_env_checker=True)
     try:
-        make().close()
+        made(id).close()
     except Exception as error:  # of the library, or of the environment's own constructor
         raise InputError(f"gym:{id} cannot be made: {first_line(error)}") from error
-    return make
+    return partial(made, id)
+
+
+def made(id: str) -> gymnasium.Env[Any, Any]:
+    """An environment by its id; a module before it (MODULE:ID) is imported first."""
+    import sandbox.environments  # noqa: F401  # registers
+
+    module, _, name = id.rpartition(":")
+    if module:
+        load_module(module)
+    return gymnasium.make(name, disable_env_checker=True)

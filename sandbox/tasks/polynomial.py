@@ -21,13 +21,14 @@ import numpy as np
 
 from sandbox import vocabulary as words
 from scalerl.task import Prompt
-from scalerl.verify import Outcome, Verifier
+from scalerl.verify import Outcome, Verifier, VerifierError
 from scalerl.verify.exact import equal, quantity
 
 LEVELS = ((3, 4), (5, 6), (7, 9))  # how many terms, all numbers different, by difficulty
 OOD = (4, 7)  # numbers may repeat, which the start policy has never seen
 BENCHMARK, HARDEST = 30, LEVELS[-1][1]  # so many prompts, of so many terms each
 LARGEST = 15  # number of a term; both totals are words too, below words.NUMBERS
+TRIES = 3  # of math-verify, when it does not answer in time
 EFFORTS = (words.HIGH, words.MEDIUM, words.LOW)  # stride 1, 2, 3 through the terms
 
 Term = tuple[int, bool]  # a number, and whether it is that of an x
@@ -84,7 +85,11 @@ def _same(gold: tuple[int, ...], said: tuple[int, ...]) -> bool:
             _equal(ours[kind], theirs[kind]) for kind in ours
         )
     boxed = f"\\boxed{{{words.to_text(said)}}}"
-    return _verifier(os.getpid()).verify(words.to_text(gold), boxed).outcome is Outcome.CORRECT
+    for _ in range(TRIES):  # a machine that was too busy to answer has not found it wrong
+        verdict = _verifier(os.getpid()).verify(words.to_text(gold), boxed)
+        if verdict.outcome not in (Outcome.TIMEOUT, Outcome.CRASHED):
+            return verdict.outcome is Outcome.CORRECT
+    raise VerifierError(f"math-verify gave no verdict on {words.to_text(said)!r} in {TRIES} tries")
 
 
 def collected(said: Sequence[int]) -> bool:

@@ -44,9 +44,12 @@ def make_task(name: str, *, allow_code: bool = False) -> Task:
     tasks, weights = [], []
     for part in parts:
         if part is None:
-            raise InputError(f"site.task = {name!r} has a + without a task beside it")
+            said = "a + without a task beside it" if name else "a task is needed"
+            raise InputError(f"site.task = {name!r}: {said}")
         tasks.append(_one(part[2], allow_code))
         weights.append(Fraction(part[1] or 1))
+    if min(weights) <= 0 or (weights != [1] * len(tasks) and len(tasks) == 1):
+        raise InputError(f"site.task = {name!r}: weights are of several tasks, all above 0")
     if len(tasks) == 1:
         return tasks[0]
     mixture = Mixture(tuple(tasks), tuple(weights) if len(set(weights)) > 1 else ())
@@ -84,7 +87,7 @@ def _one(name: str, allow_code: bool) -> Task:
         here = _fingerprint(task)
     except ScaleRLError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself
         place, said = place_and_text(error)
         raise TaskError(
             f"site.task = {name!r} failed at {place}: {type(error).__name__}: {said}"
@@ -106,6 +109,10 @@ def _own_task(name: str, allow_code: bool) -> Task:
         return _registered(id, allow_code)
     factory = load_function(name, allow_code=allow_code)
     made: Any = factory()
+    if isinstance(made, type):
+        raise InputError(
+            f"{name!r} returns the class {made.__name__}: return a task, {made.__name__}()"
+        )
     # whoever has made one has imported the library
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(made, gymnasium.Env):

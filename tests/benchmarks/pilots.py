@@ -1,4 +1,4 @@
-"""Which of the paper's claims can the tiny world show at all? Pilot runs of every setting of pilots.toml, every seed shown.
+"""Which of the paper's claims can the tiny world show at all? Every setting of pilots.toml on its seeds, all shown.
 
     python tests/benchmarks/pilots.py [--runs DIR] [--jobs J] [--only TEXT] [--write]
 
@@ -37,6 +37,7 @@ class Pilot:
     name: str
     claims: list[int]
     recipe: str = "scalerl"
+    on: str = "sandbox"
     set: tuple[str, ...] = ()
     seeds: int = 2
 
@@ -54,13 +55,22 @@ def pilots() -> list[Pilot]:
 def run(pilot: Pilot, seed: int, folder: Path) -> list[Event]:
     """The events of one run, made now or found in its folder; a run that failed ends with a fault."""
     log = folder / "events.jsonl"
-    if not log.exists() or not any(e["kind"] in ("done", "fault") for e in read_events(log)[-2:]):
-        command = [SCALERL, "run", pilot.recipe, "--on", "sandbox", f"seed={seed}", *pilot.set]
+    if not is_over(log):
+        command = [SCALERL, "run", pilot.recipe, "--on", pilot.on, f"seed={seed}", *pilot.set]
         done = subprocess.run(
             [*command, "--out", folder, "--one-core", "--json"], capture_output=True, text=True
         )
         print(f"{pilot.name}, seed {seed}: {done.stderr.strip() or 'done'}", flush=True)
     return read_events(log)
+
+
+def is_over(log: Path) -> bool:
+    """Done, or broken; a run that was stopped is taken up."""
+    if not log.exists():
+        return False
+    last = read_events(log)[-2:]
+    done = any(e["kind"] == "done" and e["status"] != "stopped" for e in last)
+    return done or any(e["kind"] == "fault" for e in last)
 
 
 def row(pilot: Pilot, seed: int, events: list[Event]) -> str:

@@ -10,7 +10,14 @@ from torch import Tensor
 from scalerl.batch import TrainBatch
 from scalerl.errors import BatchError
 from scalerl.metrics import ratio_stats
-from scalerl.update import LossPair, PredictingPolicy, Ranks, TrainablePolicy, policy_update, prepare
+from scalerl.update import (
+    LossPair,
+    PredictingPolicy,
+    Ranks,
+    TrainablePolicy,
+    policy_update,
+    prepare,
+)
 
 pytestmark = pytest.mark.usefixtures("exact")
 SPEC = recipe(loss={"kind": "cispo", "eps_max": 1.5})

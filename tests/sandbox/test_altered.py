@@ -42,23 +42,20 @@ def test_the_verifier_flips_at_its_two_rates() -> None:
 
 
 def test_one_completion_gets_one_verdict() -> None:
-    """Whoever asks, and however often; other completions, prompts and seeds have their own."""
+    """Whoever asks, and however often; other completions and prompts have their own."""
     noisy = NoisyVerifier(TASK, right_as_wrong=0.5, wrong_as_right=0.5)
     copy = pickle.loads(pickle.dumps(noisy))
     verdicts = [noisy.verify(p, TASK.solve(p)) for p in TRAIN]
     assert verdicts == [copy.verify(p, tuple(TASK.solve(p))) for p in TRAIN]
-    other = NoisyVerifier(TASK, right_as_wrong=0.5, wrong_as_right=0.5, seed=1)
-    agree = sum(noisy.verify(p, TASK.solve(p)) is other.verify(p, TASK.solve(p)) for p in TRAIN)
-    assert 450 < agree < 700  # as of two coins
     prompt = TRAIN[0]
     lies = {noisy.verify(prompt, [token]) for token in range(20)}
     assert lies == {True, False}
 
 
 def test_chance_is_uniform_and_tells_its_arguments_apart() -> None:
-    numbers = sorted(chance("x", 0, (i,)) for i in range(1000))
+    numbers = sorted(chance("x", (i,)) for i in range(1000))
     assert max(abs(number - (i + 0.5) / 1000) for i, number in enumerate(numbers)) < 0.05
-    assert len({chance("x", 0, (1, 2)), chance("x", 0, (12,)), chance("x", 0, (1,), (2,))}) == 3
+    assert len({chance("x", (1, 2)), chance("x", (12,)), chance("x", (1,), (2,))}) == 3
 
 
 def test_unanswerable_prompts_are_an_exact_share_and_grow() -> None:

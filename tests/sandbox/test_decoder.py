@@ -174,6 +174,18 @@ def test_company_and_timing_do_not_change_what_is_sampled() -> None:
     assert len(seen[0]) > 5
 
 
+def test_rows_that_become_free_are_seated_anew_and_change_nothing() -> None:
+    """Twelve prompts of three through five, sixteen and all rows at once."""
+    policy = random_policy(seed=3)
+    found = [
+        sample_all(Decoder(policy, TASK, SAMPLING, rows, 20), PROMPTS[:12], 3, seed=5)
+        for rows in (5, 16, 36)
+    ]
+    tokens = [[c.token_ids for group in groups for c in group] for groups in found]
+    assert tokens[0] == tokens[1] == tokens[2]
+    assert len(set(map(tuple, tokens[0]))) > 30
+
+
 @pytest.mark.parametrize("change", ["seed", "key", "index"])
 def test_seed_request_and_index_each_change_what_is_sampled(change: str) -> None:
     policy, seen = random_policy(seed=3), []

@@ -147,7 +147,7 @@ def test_the_shipped_folder_is_small_and_loads_in_transformers() -> None:
     for prompt in task.prompts("validation")[:30]:
         token_BT = torch.tensor([[*prompt.token_ids, *task.solve(prompt)]])
         theirs_BTV = theirs(token_BT).logits.log_softmax(-1)
-        # Trained log-probs reach -40, where float32 itself is 4e-5 off (transformers, against float64): of those, in parts.
+        # Trained log-probs reach -40; there float32 itself is 4e-5 off (transformers, against float64)
         torch.testing.assert_close(log_softmax(policy, token_BT), theirs_BTV, atol=1e-5, rtol=1e-5)
 
 

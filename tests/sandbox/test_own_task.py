@@ -50,7 +50,7 @@ def arguments(command: str) -> list[str]:
 
 def test_the_page_shows_what_is_played_here() -> None:
     assert len(COMMANDS) == 8 and len(CODE) == 4
-    assert [len(code.splitlines()) for code in CODE[:2]] < [40, 40]
+    assert len([line for line in CODE[0].splitlines() if line]) <= 30
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "my-policy" not in c])

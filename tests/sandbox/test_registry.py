@@ -12,9 +12,11 @@ from gymnasium.wrappers import TimeLimit
 from sandbox.environments import TokenEnv
 from sandbox.tasks.digit_sum import DigitSum
 from sandbox.tasks.of_environment import EnvironmentTask
-from sandbox.tasks.registry import TASKS, make_task, task_of
+from sandbox.tasks.registry import TASKS, make_task
 from scalerl.errors import InputError, TaskError
+from scalerl.events import read_events
 from scalerl.task import Task, check_task
+from scenarios.runs import run
 from scenarios.scenario import plan
 
 # A task of the user's own, whose every line a test may replace.
@@ -74,7 +76,7 @@ def test_what_one_trains_on_another_must_not_be_asked(here: Path) -> None:
     (here / "own.py").write_text(OWN.replace("        first = 0", text + "        first = 0"))
     assert make_task("own.py:task", allow_code=True)
     said = refused("digit_sum+own.py:task")
-    assert re.fullmatch(r"task 'digit_sum\+own': validation\[1\] stands in 'train' already", said)
+    assert re.fullmatch(r"task 'digit_sum\+own': the prompt validation\[1\] stands in 'train' already", said)
 
 
 def test_a_module_of_ones_own(here: Path) -> None:
@@ -96,7 +98,7 @@ def test_code_needs_permission(here: Path, name: str) -> None:
     [
         ("return Own()", "return {}", "'own.py:task' returns dict: a task (scalerl.task.Task)"),
         ("return Own()", "return 1 / 0", "failed at own.py:13: ZeroDivisionError: division by zero"),
-        ("(first + i, 20)", "(20, 20)", "task 'own': train[1] stands in 'train' already"),
+        ("(first + i, 20)", "(20, 20)", "task 'own': the prompt train[1] stands in 'train' already"),
         ("for i in range(10)", "for i in range(first)", "task 'own': split 'train' is empty"),
         ("return [make_prompt", "return [None and make_prompt", "train[0] is of type NoneType"),
     ],
@@ -134,7 +136,7 @@ def test_what_a_second_process_cannot_make(here: Path) -> None:
     ("name", "said"),
     [
         ("chess", "site.task = 'chess': the sandbox has digit_sum, pair_sum, polynomial; or several as A+B"),
-        ("digit_sum+", "site.task = 'digit_sum+' has a + without a task beside it"),
+        ("digit_sum+", "site.task = 'digit_sum+': a + without a task beside it"),
         ("digit_sum+digit_sum", "a mixture needs two or more different tasks"),
         ("0*digit_sum+pair_sum", "all above 0"),
         ("gym:Nowhere-v0", "gym:Nowhere-v0 cannot be made"),
@@ -146,17 +148,15 @@ def test_names_that_lead_nowhere(here: Path, name: str, said: str) -> None:
     assert said in refused(name)
 
 
-def test_a_split_that_is_evaluated_must_be_there(here: Path) -> None:
-    own = ["site.task=own.py:task", "site.evaluation.benchmark_every_updates=5"]
-    for settings, key in (
-        (own, "site.evaluation.ood_every_updates = 28, but task 'own' has no split 'ood'"),
-        ([*own, "site.evaluation.ood_every_updates=0"], "benchmark_every_updates = 5, but"),
-    ):
-        [only] = plan("tiny", settings)
-        assert only.recipe.site is not None
-        with pytest.raises(InputError) as refusal:
-            task_of(only.recipe.site, allow_code=True)
-        assert key in str(refusal.value)
+def test_a_set_that_the_task_lacks_is_passed_over_and_said(here: Path) -> None:
+    """The site asks for `ood`; a task of one's own need not have it, and the run goes on."""
+    quick = ("site.updates=2", "prompts_per_update=4", "group_size=4", "site.evaluation.prompts=8")
+    [only] = plan("tiny", ["site.task=own.py:task", *quick])
+    assert run(only, here / "run", allow_code=True).status == "done"
+    events = read_events(here / "run" / "events.jsonl")
+    assert {e["set"] for e in events if e["kind"] == "eval"} == {"validation"}
+    said = [e["what"] for e in events if e["kind"] == "warning"]
+    assert said == ["task 'own' has no split 'ood': that set is not evaluated"]
 
 
 # --- environments as tasks ---

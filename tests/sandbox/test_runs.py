@@ -26,7 +26,18 @@ SPARSE = (
     "group_size=2",
     "staleness.k=2",
 )  # half of its updates are skipped
+WITHOUT_OOD = ("site.task=gym:scalerl/DigitSum-v0",)
+MIXED = (
+    "site.task=digit_sum+polynomial",
+    "site.policy=three_tasks",
+    "site.data.wrong_as_right=0.1",
+    "site.data.unanswerable=0.1",
+)
+ROUNDED = ("site.generator_dtype=float8_e4m3", "generator_head_dtype=float8_e4m3")
 KINDS = {
+    "a task without a set that is asked for": WITHOUT_OOD,
+    "a mixture, altered": MIXED,
+    "generators in float8": ROUNDED,
     "pipeline, cache kept": KEEP,
     "alternating": ALTERNATING,
     "pipeline, cache recomputed": RECOMPUTED,
@@ -207,6 +218,47 @@ def test_the_whole_checkpoint_is_byte_identical_too(whole: Path, tmp_path: Path)
     assert len(running) > 10, "nothing was running"
     assert one.keys() == other.keys()
     assert [name for name in one if one[name] != other[name]] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_beside_the_generators_or_in_turns_gives_the_same_bytes(
+    wholes: Callable[[str], Path], kind: str, tmp_path: Path
+) -> None:
+    """On one core the update is done where it begins, on two while virtual time passes."""
+    assert run(small_plan(*KINDS[kind]), tmp_path, overlap=False).status == "done"
+    beside, in_turns = final(wholes(kind)), final(tmp_path)
+    check_equal(wholes(kind), tmp_path)
+    for path in beside.iterdir():
+        assert path.read_bytes() == (in_turns / path.name).read_bytes(), path.name
+
+
+def test_an_update_that_fails_costs_the_same_beside_and_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that is no number, once: the batch is passed over after the time that its update takes."""
+    (tmp_path / "loss.py").write_text(
+        "calls = []\n\n\ndef fn(logp_BT, behavior_logp_BT, adv_B, mask_BT):\n    calls.append(1)\n"
+        "    bad = float('nan') if len(calls) == 2 else 1.0\n"
+        "    return -bad * adv_B[:, None] * logp_BT * mask_BT\n"
+    )
+    found = []
+    for name, overlap in (("beside", True), ("turns", False)):
+        # a copy each: a module that has been imported keeps its count
+        code = shutil.copy(tmp_path / "loss.py", tmp_path / f"{name}.py")
+        loss = ("loss.kind=custom", f"loss.function={code}:fn", *KEEP)
+        wanted = small_plan(*loss, "site.supervision.not_finite=skip")
+        run(wanted, tmp_path / name, overlap=overlap, allow_code=True)
+        events = timeline(tmp_path / name)
+        assert (
+            sum(
+                "not a number" in e["what"] or "nan" in e["what"]
+                for e in of_kind(events, "warning")
+            )
+            == 1
+        )
+        found.append([{k: v for k, v in e.items() if k != "recipe"} for e in events])
+    differing = [pair for pair in zip(*found, strict=True) if pair[0] != pair[1]]
+    assert [one["kind"] for one, _ in differing] == ["run"], "the two loss files have two names"
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(whole: Path, tmp_path: Path) -> None:

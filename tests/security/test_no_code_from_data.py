@@ -117,7 +117,7 @@ def test_code_needs_permission_each_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_other_settings_never_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy is a name of ours or a folder of data, --allow-code or not; a task may be code, with --allow-code alone."""
+    """A policy is a name of ours or a folder of data, whatever is allowed; a task may be code, with --allow-code."""
     monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text("from pathlib import Path\n\nPath('ran').touch()\n")
     for override in ("site.policy=evil.py:policy", "site.name=evil.py:x"):

@@ -47,8 +47,8 @@ def test_a_knob_says_what_it_is() -> None:
     assert kind.choices == ("cispo", "dapo", "grpo", "gspo", "reinforce", "custom")
     assert kind.help.startswith("Truncated-importance REINFORCE")
     head = draft().knob("generator_head_dtype")
-    assert head.choices == (None, "float32", "bfloat16") and head.optional
-    assert head.allowed == "none or float32 or bfloat16"
+    assert head.choices == (None, "float32", "bfloat16", "float8_e4m3") and head.optional
+    assert head.allowed == "none or float32 or bfloat16 or float8_e4m3"
     assert draft().knob("site.evaluation.completions").allowed == "a whole number, at least 2"
     with pytest.raises(KeyError):
         draft().knob("loss.clip_low")

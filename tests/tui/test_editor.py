@@ -196,7 +196,7 @@ def test_the_filter_narrows_and_escape_widens() -> None:
         shown = [each for each in lines if "kv_on_push" in each or "kv_bytes_token" in each]
         assert len(shown) == 2 and "aggregation" not in "\n".join(lines)
         lines = await press(app, pilot, "enter")
-        assert "/kv: 2 of 60" in lines[1] and "▸ kv_on_push" in "\n".join(lines)
+        assert "/kv: 2 of 66" in lines[1] and "▸ kv_on_push" in "\n".join(lines)
         lines = await press(app, pilot, "escape")
         assert "aggregation" in "\n".join(lines) and "▸ kv_on_push" in "\n".join(lines)
         assert "no knob matches" in "\n".join(await press(app, pilot, "slash q q q q"))

@@ -21,7 +21,10 @@ FOLLOW_S = 0.5  # between two looks into the logs
 
 @dataclass
 class Job:
-    """One run. It waits without a child, and has ended with a result or with a cause of its failure."""
+    """One run. It waits without a child, and has ended with a result or with a cause of its failure.
+
+    Done already, it has a result and never a child.
+    """
 
     plan: Plan
     folder: Path
@@ -84,7 +87,7 @@ class Board(Progress):
         )
         self._jobs, self._silent = jobs, silent
         self._bars: list[Bar] = []
-        self._updates = 0  # of runs that have ended
+        self._updates = sum(job.updates for job in jobs if job.is_done)  # of runs that have ended
         self._next_look = 0.0
         self._all = self.add_task("all runs", total=sum(job.updates for job in jobs), now="")
 
@@ -101,9 +104,10 @@ class Board(Progress):
 
     def started(self, job: Job, *, taken_up: bool) -> None:
         """A run has begun, or has been taken up."""
-        task = self.add_task(job.name, total=job.updates, now="")
-        self._bars.append(Bar(job, task, Follower(FileFeed(job.folder))))
-        if self.disable and not self._silent:
+        if not self.disable:
+            task = self.add_task(job.name, total=job.updates, now="")
+            self._bars.append(Bar(job, task, Follower(FileFeed(job.folder))))
+        elif not self._silent:
             how = "taken up" if taken_up else "started"
             self.console.print(f"{job.name}: {how}, run folder {job.folder}")
 
@@ -135,10 +139,10 @@ class Board(Progress):
 
 
 def how_it_ended(job: Job) -> str:
-    """done, pass rate 0.906 ±0.004, A 0.926, 221.3 GPU-h; or why it failed."""
+    """done, pass rate 0.906 ±0.004, A 0.926, 221.3 GPU-h; of one that needed no process "done already"; or why it failed."""
     if job.result is None:
         return f"failed: {job.cause}"
-    parts = [job.result.status]
+    parts = [job.result.status if job.child is not None else "done already"]
     if job.result.evaluations:
         last = job.result.evaluations[-1]
         parts.append(f"pass rate {last['pass_rate']:.3f} ±{last['se']:.3f}")

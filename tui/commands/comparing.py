@@ -78,6 +78,7 @@ def compare(
         _curves(made, width),
         _table(both),
         _settings(made),
+        _sets(made),
         *(_at_budget(both, C) for C in budgets),
         _pairs(both),
         _efficiency(made, width),
@@ -211,6 +212,12 @@ def _settings(made: Sequence[Forecast]) -> list[str]:
         "what differs in the recipes:",
         *(f"  {key}: {' | '.join(map(str, values))}" for key, values in rows.items()),
     ]
+
+
+def _sets(made: Sequence[Forecast]) -> list[str]:
+    if len({each.curve.evaluation_set for each in made}) == 1:
+        return []
+    return ["different evaluation sets: compare shapes, not values"]
 
 
 def _at_budget(both: Comparison, C: float) -> list[str]:

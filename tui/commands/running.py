@@ -45,15 +45,14 @@ def run_plans(
     leash: take commands on stdin, and stop when it closes.
     """
     plans = plan(name, overrides, site=on, arm=arm, seeds=seeds)
+    if jobs != 1:
+        from tui.commands.side_by_side import Asked, cores, run_side_by_side
+
+        if (at_once := min(jobs or cores(), len(plans))) > 1:
+            asked = Asked(name, overrides, on, out, arm, seeds, at_once, allow_code)
+            return run_side_by_side(plans, asked, leash=leash, as_json=as_json)
     # all refusals before the first run
     folders = [choose_folder(each, len(plans), out) for each in plans]
-    if jobs != 1:
-        from tui.commands.side_by_side import Asked, cores, refuse_clusters, run_side_by_side
-
-        refuse_clusters(plans)
-        if (at_once := min(jobs or cores(), len(plans))) > 1:
-            asked = Asked(name, overrides, on, out, at_once, allow_code)
-            return run_side_by_side(plans, folders, asked, leash=leash, as_json=as_json)
     return _run_all(
         plans, folders, one_core=one_core, allow_code=allow_code, leash=leash, as_json=as_json
     )
@@ -96,9 +95,8 @@ def _run_all(
     console = console_of(as_json)
     results: list[RunResult] = []
     with stop_on_interrupt(console) as control:
-        if (
-            leash
-        ):  # of a screen, which comes first; beside runs of its kind a run is no nicer than alone
+        # of a screen, which comes first; beside runs of its kind a run is no nicer than alone
+        if leash:
             obey(control, niceness=0 if one_core else NICENESS)
         for each, folder in zip(plans, folders, strict=True):
             display = Display(console, each, folder, silent=as_json)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
-from scalerl.curves.sources import PAPER, SET
+from scalerl.curves.sources import PAPER, split_set
 from tui.compare.standing import Entry, Standing
 
 Sort = Literal["A", "B", "C_mid", "name"]
@@ -121,9 +121,9 @@ def short_names(sources: Sequence[str]) -> dict[str, str]:
     """The last parts of each source, as many as tell them apart; of a seed, its arm too."""
     parts = {}
     for source in sources:
-        at = source.rfind(SET) if SET in source else len(source)  # a set may have a / in its name
-        place = [p for p in source[:at].removeprefix(PAPER).split("/") if p] or [source[:at]]
-        parts[source] = [*place[:-1], place[-1] + source[at:]]
+        place, _ = split_set(source)  # a set may have a / in its name
+        folders = [p for p in place.removeprefix(PAPER).split("/") if p] or [place]
+        parts[source] = [*folders[:-1], folders[-1] + source[len(place) :]]
     names = {}
     for source, own in parts.items():
         least = 2 if own[-1].startswith("seed-") else 1

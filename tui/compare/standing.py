@@ -129,8 +129,11 @@ def standings(entries: Sequence[Entry], base: str) -> dict[str, Standing]:
             )
         else:
             i, j = places.index(entry.source), places.index(base)
-            found[entry.source] = _believed(entry.made) or (
-                Standing("base") if i == j else _other_task(entry, of_base) or _stands(both, i, j)
+            no_rival = None if i == j else _other_task(entry, of_base)
+            found[entry.source] = (
+                no_rival
+                or _believed(entry.made)
+                or (Standing("base") if i == j else _stands(both, i, j))
             )
     return found
 
@@ -139,10 +142,9 @@ def _other_task(entry: Entry, base: Entry | None) -> Standing | None:
     """Pass rates and hours of two tasks, or of two sets of one, are no rivals."""
     both = [each for each in (entry, base) if each is not None]
     tasks, sets = {task_of(each) for each in both}, {_set_of(each) for each in both}
-    if None in tasks or len(tasks) == len(sets) == 1:
-        return None
-    what = "task" if len(tasks) > 1 else "set"
-    return Standing(f"another {what}: compare shapes", "muted")
+    if len(tasks) > 1 and None not in tasks:
+        return Standing("another task: compare shapes", "muted")
+    return Standing("another set: compare shapes", "muted") if len(sets) > 1 else None
 
 
 def _set_of(entry: Entry) -> str:

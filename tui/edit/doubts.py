@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from scalerl.forecast import FEWEST_POINTS
-from scalerl.recipe import CustomLoss, PipelineRLSpec, Recipe, Reinforce
+from scalerl.recipe import PipelineRLSpec, Recipe, Reinforce
+from scalerl.user_code import names_code
 
 SMALL_BATCH = 128  # completions; the smallest of the paper's batches has 512
 PAPER_LAG = 8  # the largest k that did no harm in the paper
@@ -19,8 +20,8 @@ def _of_algorithm(recipe: Recipe) -> Iterator[str]:
     staleness = recipe.staleness
     pipeline = isinstance(staleness, PipelineRLSpec)
     lag = staleness.k if pipeline else staleness.k - 1
-    if isinstance(recipe.loss, CustomLoss):
-        yield "loss.kind = custom: runs code of your own, so it starts only with --allow-code"
+    if named := names_code(recipe):
+        yield f"{named}: runs code of your own, so it starts only with --allow-code"
     if isinstance(recipe.loss, Reinforce) and lag > 0:
         yield f"loss.kind = reinforce: has no ratio, so tokens up to {lag} versions old bias it"
     if lag == 0:

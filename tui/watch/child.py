@@ -18,7 +18,8 @@ from pathlib import Path
 
 from scalerl.errors import InputError
 from scalerl.loop import Control
-from scalerl.recipe import CustomLoss, Recipe
+from scalerl.recipe import Recipe
+from scalerl.user_code import names_code
 from scenarios.runs import begin, holder
 
 # Keys are answered first: on two cores this matters as much as the process of its own.
@@ -97,10 +98,9 @@ def start_run(
     Raises:
         InputError: the run folder cannot be written to, or the recipe names code of the user's own.
     """
-    if isinstance(recipe.loss, CustomLoss) and not allow_code:
+    if not allow_code and (named := names_code(recipe)):
         raise InputError(
-            f"loss.function = {recipe.loss.function!r} is code of yours: start the run with `scalerl run ..."
-            " --allow-code`, and watch it from here"
+            f"{named} is code of yours: start the run with `scalerl run ... --allow-code`, and watch it from here"
         )
     # -P: a `tui` folder in the current one must not be taken for ours
     command = [sys.executable, "-P", "-c", "from tui.cli import main; main()"]
