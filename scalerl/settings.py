@@ -74,7 +74,7 @@ class Layers:
         path = [part for part in fault["loc"] if isinstance(part, str)]
         key, info, siblings = _locate(model, path)
         if not key:  # of several settings at once, which the message names
-            return _reason(fault, info)
+            return _message(fault)
         where = f"(from {self.origin(key)})"
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key.rpartition(".")[2], siblings, n=1, cutoff=0.6)
@@ -366,8 +366,12 @@ def _hint(info: FieldInfo | None) -> str:
     return "; ".join(part for part in (must, info.description or "") if part)
 
 
-def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
+def _message(fault: ErrorDetails) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
     hint = _hint(info)
     if fault["type"] in (
         "greater_than",
@@ -377,4 +381,4 @@ def _reason(fault: ErrorDetails, info: FieldInfo | None) -> str:
         "literal_error",
     ):
         return hint
-    return f"{message[0].lower()}{message[1:]}" + (f" ({hint})" if hint else "")
+    return _message(fault) + (f" ({hint})" if hint else "")

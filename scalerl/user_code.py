@@ -17,7 +17,8 @@ from scalerl.errors import InputError, first_line
 from scalerl.recipe import CustomLoss, Recipe
 
 OWN = "_scalerl_"  # how the modules of files begin; no other process can import them by name
-REGISTERED = re.compile(r"(?:\d+(?:\.\d+)?\*)?gym:[^:]+")  # an environment by its id alone imports none
+# an environment by its id alone imports none
+REGISTERED = re.compile(r"(?:\d+(?:\.\d+)?\*)?gym:[^:]+")
 
 
 def names_code(recipe: Recipe) -> str | None:

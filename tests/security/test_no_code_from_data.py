@@ -24,6 +24,10 @@ DANGEROUS = {
 ALLOWED = {
     ("scalerl/task.py", "pickle"): "copies a task by bytes that it made itself a moment ago",
     (
+        "backend/launch.py",
+        "cloudpickle",
+    ): "lets a task of the user's own, which was allowed, travel to its actor",
+    (
         "scalerl/user_code.py",
         "importlib.util.spec_from_file_location",
     ): "the one door, --allow-code",

@@ -15,6 +15,7 @@ from tiny_runs import small_plan, timeline
 from scalerl.errors import InputError
 from scalerl.events import Event, parse_lines
 from scalerl.recipe import Recipe
+from scalerl.user_code import names_code
 from scenarios.runs import begin, holder, run
 from tui.watch import child
 from tui.watch.catalog import summary
@@ -168,7 +169,31 @@ def test_code_of_the_users_own_is_never_run_from_a_screen(tmp_path: Path) -> Non
     custom = small_plan("loss.kind=custom", "loss.function=my_loss.py:fn").recipe
     with pytest.raises(InputError, match=r"'my_loss.py:fn' is code of yours: .*--allow-code"):
         start_run(custom, tmp_path / "run")
+    own = small_plan("site.task=digit_sum + 2*my_task.py:fn").recipe
+    with pytest.raises(
+        InputError, match=r"^site.task = 'digit_sum \+ 2\*my_task.py:fn' is code of"
+    ):
+        start_run(own, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "own"),
+    [
+        ("digit_sum", False),
+        ("digit_sum+2*pair_sum", False),
+        ("gym:CartPole-v1", False),
+        ("digit_sum + 1.5*gym:scalerl/PairSum-v0", False),
+        ("my_task.py:fn", True),
+        ("my.module:fn", True),
+        ("gym:my.module:Mine-v0", True),
+        ("digit_sum+2*gym:my.module:Mine-v0", True),
+        ("my_gym:fn", True),
+    ],
+)
+def test_which_tasks_are_code(task: str, own: bool) -> None:
+    said = names_code(small_plan(f"site.task={task}").recipe)
+    assert said == (f"site.task = {task!r}" if own else None)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

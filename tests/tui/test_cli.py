@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import refused, scalerl
+from command import printed, refused, scalerl
 
 SCALERL = Path(sys.executable).with_name("scalerl")
 SMALL = [
@@ -108,7 +110,7 @@ def test_the_origin_may_be_a_file() -> None:
         (["run", "tiny", "--arm", "left"], "has no arm 'left'; it has scalerl"),
         (
             ["run", "tiny", "site.policy=nowhere"],
-            "neither a shipped policy (digit_sum) nor a folder",
+            "neither a shipped policy (digit_sum,",
         ),
         (["run", "tiny", "site.task=chess"], "site.task = 'chess': the sandbox has digit_sum"),
         (["run", "tiny", "site.thinking_tokens=200"], "need 225 positions; the policy has 128"),
@@ -143,7 +145,15 @@ def test_list_names_everything_that_runs() -> None:
         "magistral",
         "minimax",
     } <= names.keys()
-    assert "tiny" in scalerl("run", "--list").stdout
+    assert names["sites"]["mixture"].startswith("Two tasks at once")
+    told = scalerl("run", "--list").stdout
+    assert "tiny" in told and re.search(r"^--on sandbox +The tiny world", told, re.MULTILINE)
+
+
+def test_a_fault_of_the_whole_recipe_is_its_message_alone() -> None:
+    said = refused("run", "scalerl", "--on", "cpu-cluster", "generator_head_dtype=float8_e4m3")
+    assert said.startswith("scalerl: generator_head_dtype = float8_e4m3 is emulated by the sandbox")
+    assert len(said) < 150
 
 
 LOSS = """
@@ -343,6 +353,79 @@ def test_pretrain_writes_a_policy_that_runs() -> None:
     }  # fmt: skip
     assert scalerl("run", "tiny", *SMALL, "site.updates=1", "site.policy=mine").exit_code == 0
     assert "not overwritten" in refused("pretrain", "--out", "mine")
+
+
+def test_pretrain_takes_an_empty_folder_and_leaves_none_when_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    Path("there").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("sandbox.pretrain.pretrain", interrupted)
+        for place in ("fresh", "there"):
+            assert scalerl("pretrain", "--out", place, "--steps", "3").exit_code == 130
+    assert not Path("fresh").exists() and list(Path("there").iterdir()) == []
+    assert scalerl("pretrain", "--out", "there", "--steps", "1").exit_code == 0
+    assert Path("there/model.safetensors").is_file()
+    Path("file").touch()
+    assert "not overwritten" in refused("pretrain", "--out", "file")
+
+
+MUTE = """
+from sandbox.tasks.digit_sum import DigitSum
+
+class Mute(DigitSum):
+    def to_text(self, token_ids):
+        return {} if token_ids[0] == 3 else super().to_text(token_ids)
+
+def answers():
+    return Mute()
+
+class Silent(DigitSum):
+    def to_text(self, token_ids):
+        return {0: "<pad>", 1: "<bos>", 2: "<eos>"}[token_ids[0]]
+
+def raises():
+    return Silent()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("raises", "to_text raises KeyError (3) for the token 3"),
+        ("answers", "to_text returns {}, no text, for the token 3"),
+    ],
+)
+def test_pretrain_asks_for_every_word_before_it_trains(
+    function: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.pretrain.pretrain", lambda *_: pytest.fail("it trains"))
+    Path("my_task.py").write_text(MUTE)
+    arguments = ("pretrain", "--task", f"my_task.py:{function}", "--out", "mine", "--allow-code")
+    assert said in refused(*arguments, status=1)
+    assert not Path("mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("digit_sum", ""),
+        ("digit_sum+polynomial", "--on mixture"),
+        # after </think>: 3 x + 10 <eos>
+        ("polynomial", "site.task=polynomial site.answer_tokens=5"),
+        ("2*digit_sum+pair_sum", "'site.task=2*digit_sum+pair_sum' site.thinking_tokens=70"),
+    ],
+)
+def test_pretrain_says_how_to_train_on_its_task(task: str, words: str) -> None:
+    said = printed(
+        "pretrain", "--task", task, "--positions", "160", "--steps", "1", "--out", "my p"
+    )
+    command = said.partition("try it:  ")[2].strip()
+    expected = shlex.split(f"scalerl run tiny {words} 'site.policy=my p'")
+    assert shlex.split(command) == expected
 
 
 def test_a_run_that_falls_has_no_ceiling(runs: Path) -> None:

@@ -233,6 +233,7 @@ def test_a_fault_is_shown_and_not_thrown() -> None:
         (["generator_head_dtype=bfloat16"], "not the trainer's (float32)"),
         (["loss.kind=reinforce"], "up to 8 versions old bias it"),
         (["site.optimizer.warmup_updates=113"], "the run ends after 112"),
+        (["site.task=my.py:fn"], "site.task = 'my.py:fn': runs code of your own"),
     ],
 )
 def test_doubts(overrides: list[str], said: str) -> None:

@@ -68,6 +68,9 @@ def test_two_sets_of_one_run_stand_side_by_side(place: Path) -> None:
     text = printed("compare", f"{RUN}#{EASY}", f"{RUN}#{HARD}")
     assert f"{RUN}#{EASY} less {RUN}#{HARD} at 224 GPU-h: +0.2" in text
     assert "the recipes are the same" in text and "same held-out prompts" not in text
+    told = "different evaluation sets: compare shapes, not values"
+    assert told in text.splitlines()
+    assert told not in printed("compare", f"{RUN}#{EASY}", f"{RUN}#{EASY}")
 
 
 def test_a_set_that_is_not_there_is_refused_with_those_that_are(place: Path) -> None:
@@ -183,6 +186,21 @@ def test_sets_are_no_rivals_and_have_short_names(place: Path) -> None:
         "scalerl/seed-0#ood",
         "scalerl/seed-0#validation/hard",
     ]
+
+
+def test_another_set_is_told_of_points_alone_and_before_the_doubts_of_a_fit(place: Path) -> None:
+    """Points of no known task against a set of a run; and a set that has not seen its knee."""
+    write_run(events=mixed(early(24)))
+    rows = [
+        f"{C},{float(sigmoid(C, R0=0.1, A=0.6, B=2.0, C_mid=50.0))}" for C in range(10, 300, 10)
+    ]
+    Path("mine.csv").write_text("\n".join(["gpu_hours,pass_rate", "0,0.1", *rows]) + "\n")
+    young = f"{RUN}#{EASY}"
+    entry = read_entry(young)
+    assert entry.made is not None and entry.made.verdict != "ok"
+    found = standings([read_entry("mine.csv"), entry, read_entry(str(RUN))], "mine.csv")
+    assert found[young].words == "another set: compare shapes"
+    assert found[str(RUN)].words.startswith("fit: ")  # validation, as far as points alone say
 
 
 # ---- a run that is watched -----------------------------------------------------------------------

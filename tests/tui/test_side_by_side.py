@@ -21,9 +21,9 @@ from tiny_runs import SMALL, timeline
 from scalerl.errors import InputError
 from scalerl.events import parse_lines
 from scalerl.recipe import Recipe
-from scenarios.runs import begin, choose_folder, holder, locked
+from scenarios.runs import begin, holder, locked
 from scenarios.scenario import plan
-from tui.commands import side_by_side
+from tui.commands import running, side_by_side
 from tui.commands.board import Board, Job
 from tui.commands.side_by_side import Asked, how_to_go_on
 from tui.watch.catalog import summary
@@ -168,7 +168,7 @@ def test_one_that_fails_is_told_at_once_and_the_others_go_on(starts: FakeStarts)
     assert result.stderr.splitlines() == [
         "scalerl / scalerl, seed 1: failed: NotFinite: the loss is nan",
         "scalerl / scalerl, seed 2: failed: the process was killed by SIGKILL: was there memory enough?",
-        *(f"to resume:  scalerl run {folder_of(n)}/recipe.toml --out {folder_of(n)}" for n in (1, 2)),
+        "to go on with all:  scalerl run scalerl site.updates=8 --seeds 4 --out all --jobs 2",
         "scalerl: 2 of 4 runs failed: scalerl / scalerl, seed 1; scalerl / scalerl, seed 2",
     ]  # fmt: skip
 
@@ -215,6 +215,32 @@ def test_refusals_come_before_the_first_run(
     assert done.exit_code == 2 and done.stdout == ""
     assert said in done.stderr or said in str(done.exception)
     assert starts.started == {} and not Path("runs").exists()
+    left = {str(path) for path in Path().glob("*/*/*")}
+    assert left == {"used/scalerl/seed-1", "over/scalerl/seed-2"}
+
+
+def test_a_folder_that_cannot_be_made_leaves_none_of_the_others(starts: FakeStarts) -> None:
+    Path("all/scalerl").mkdir(parents=True)
+    folder_of(1).touch()
+    assert "cannot write to the run folder all/scalerl/seed-1" in refused(
+        *SIDE_BY_SIDE, "--seeds", "2", "--jobs", "2"
+    )
+    assert list(Path("all/scalerl").iterdir()) == [folder_of(1)]
+
+
+def test_a_cluster_site_runs_one_at_a_time_whatever_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single run, or a single core: nothing goes side by side, and the run gets as far as its world."""
+    reached: list[str] = []
+
+    def stop(plan: Any, folder: Path, **options: Any) -> None:
+        reached.append(plan.recipe.site.kind)
+        raise InputError("far enough")
+
+    monkeypatch.setattr(running, "run", stop)
+    said = refused("run", "scalerl", "--on", "cpu-cluster", "--jobs", "2")
+    assert said.endswith("far enough") and reached == ["cluster"]
 
 
 @pytest.mark.parametrize(
@@ -256,16 +282,40 @@ def test_a_stop_ends_all_and_says_how_to_go_on(starts: FakeStarts) -> None:
     lines = result.stdout.splitlines()
     assert lines.count("stopping after this update (Ctrl-C again to end at once)") == 1
     assert sum(": stopped, pass rate" in line for line in lines) == 2
-    assert lines[-4].startswith("1 of 5 runs done, 2 stopped in ")
-    assert lines[-3:] == [
-        f"to resume:  scalerl run {folder_of(1)}/recipe.toml --out {folder_of(1)}",
-        f"to resume:  scalerl run {folder_of(2)}/recipe.toml --out {folder_of(2)}",
-        "to begin the rest:  scalerl run scalerl site.updates=8 seed=3 --seeds 2 --arm scalerl --out all --jobs 2",
-    ]  # fmt: skip
+    assert lines[-2].startswith("1 of 5 runs done, 2 stopped in ")
+    asked_again = "scalerl run scalerl site.updates=8 --seeds 5 --out all --jobs 2"
+    assert lines[-1] == f"to go on with all:  {asked_again}"
     assert not folder_of(3).exists() and not folder_of(4).exists()
-    asked = plan("scalerl", ["site.updates=8"], seeds=5)
-    for seed in (1, 2):  # what was stopped, the same command takes up
-        assert choose_folder(asked[seed], 5, Path("all")) == folder_of(seed)
+    starts.on_poll, starts.ends = (lambda: None), {}
+    starts.started.clear()
+    words = shlex.split(asked_again)[1:]
+    result = scalerl(*words)
+    assert result.exit_code == 0, result.output
+    assert sorted(starts.started) == [1, 2, 3, 4]
+    assert "seed 0: done already, pass rate 0." in result.stdout
+    assert "seed 1: taken up, run folder all/scalerl/seed-1" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("5 of 5 runs done in ")
+    starts.started.clear()
+    runs = json.loads(scalerl(*words, "--json").stdout)["runs"]
+    assert [run["seed"] for run in runs] == list(range(5)) and starts.started == {}
+
+
+def test_without_out_one_line_names_the_folders_that_there_are(starts: FakeStarts) -> None:
+    starts.ends = dict.fromkeys(range(2), (9, 130, "stopped"))
+    interrupts(starts, 2)
+    result = scalerl("run", "scalerl", "--seeds", "2", "--jobs", "2", "--allow-code")
+    line = (
+        "to go on with all:  scalerl run scalerl --seeds 2 --out runs/scalerl --jobs 2 --allow-code"
+    )
+    assert result.exit_code == 130 and result.stdout.splitlines()[-1] == line
+
+
+def test_a_finished_run_of_another_recipe_is_none_of_them(starts: FakeStarts) -> None:
+    scalerl(*SIDE_BY_SIDE, "--seeds", "2", "--jobs", "2")
+    starts.started.clear()
+    again = ("run", "scalerl", "site.updates=9", "--out", "all", "--seeds", "2", "--jobs", "2")
+    assert "all/scalerl/seed-0 holds a finished run" in refused(*again)
+    assert starts.started == {}
 
 
 def test_a_second_ctrl_c_ends_all_at_once(starts: FakeStarts) -> None:
@@ -280,10 +330,7 @@ def test_a_second_ctrl_c_ends_all_at_once(starts: FakeStarts) -> None:
     assert result.exit_code == 130 and result.stdout == ""
     assert [child.killed for child in starts.started.values()] == [True, True]
     assert result.stderr.splitlines()[1:] == [
-        f"to resume:  scalerl run {folder_of(0)}/recipe.toml --out {folder_of(0)}",
-        f"to resume:  scalerl run {folder_of(1)}/recipe.toml --out {folder_of(1)}",
-        "to begin the rest:  scalerl run scalerl site.updates=8 seed=2 --seeds 1 --arm scalerl"
-        f" --out {folder_of(2)} --jobs 2",
+        "to go on with all:  scalerl run scalerl site.updates=8 --seeds 3 --out all --jobs 2",
         "scalerl: interrupted",
     ]
 
@@ -292,7 +339,7 @@ def test_how_to_begin_the_rest_of_each_arm() -> None:
     """An arm's rest in one command; what was asked for is asked for again, quoted for a shell."""
     one, two = plan("scalerl", seeds=2)
     jobs = [Job(one, Path("a")), Job(two, Path("b"))]
-    asked = Asked("my scenario.toml", ["name=x y"], "sandbox", None, 2, True)
+    asked = Asked("my scenario.toml", ["name=x y"], "sandbox", None, None, 2, 2, True)
     [line] = how_to_go_on(jobs, asked)
     said = "my scenario.toml|name=x y|seed=0|--seeds|2|--arm|scalerl|--on|sandbox|--jobs|2|--allow-code"
     words = shlex.split(line.removeprefix("to begin the rest:  "))
@@ -317,6 +364,9 @@ def test_a_terminal_shows_a_bar_for_each_run_that_goes_on(
     console, file = screen
     plans = plan("scalerl", ["site.updates=16"], seeds=3)
     jobs = [Job(each, folder_of(n)) for n, each in enumerate(plans)]
+    with Board(Console(file=io.StringIO()), jobs, silent=False) as unseen:
+        unseen.started(jobs[0], taken_up=False)
+        assert unseen._bars == []  # and no log is open
     with Board(console, jobs, silent=False) as board:
         for job in jobs[:2]:
             starts(job.plan.recipe, job.folder)
@@ -402,5 +452,5 @@ def test_no_child_outlives_the_command(how: signal.Signals) -> None:
     found = [summary(folder_of(n)) for n in range(2)]
     assert [each and each.status for each in found] == ["stopped", "stopped"]
     if how != signal.SIGKILL:
-        assert said.count("to resume:  ") == 2 and "seed=2 --seeds 1" in said
+        assert said.count("to go on with all:  ") == 1 and "--seeds 3 --out all --jobs 2" in said
         assert not folder_of(2).exists()

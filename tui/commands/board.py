@@ -139,7 +139,7 @@ class Board(Progress):
 
 
 def how_it_ended(job: Job) -> str:
-    """done, pass rate 0.906 ±0.004, A 0.926, 221.3 GPU-h; of one that needed no process "done already"; or why it failed."""
+    """done (or done already), pass rate 0.906 ±0.004, A 0.926, 221.3 GPU-h; or why it failed."""
     if job.result is None:
         return f"failed: {job.cause}"
     parts = [job.result.status if job.child is not None else "done already"]

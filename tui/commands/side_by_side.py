@@ -14,7 +14,15 @@ from scalerl.errors import InputError, RunFailed
 from scalerl.events import evaluations, read_events
 from scalerl.loop import Control
 from scalerl.site import Cluster
-from scenarios.runs import RunResult, fit_run, is_begun, is_locked
+from scenarios.runs import (
+    RunResult,
+    choose_folder,
+    differing_keys,
+    fit_run,
+    is_begun,
+    is_finished,
+    is_locked,
+)
 from scenarios.scenario import Plan
 from scenarios.worlds import open_world
 from tui.commands.board import Board, Job, tally
@@ -29,12 +37,14 @@ REFUSED, INTERRUPTED = 2, 130  # exit statuses of a run
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asked for, to say how to begin what was left."""
+    """What the command line asked for, to say how to go on with what was left."""
 
     name: str
     overrides: Sequence[str]
     on: str | None
     out: Path | None
+    arm: str | None
+    seeds: int | None
     at_once: int
     allow_code: bool
 
@@ -47,9 +57,11 @@ def cores() -> int:
 
 
 def run_side_by_side(
-    plans: Sequence[Plan], folders: Sequence[Path], asked: Asked, *, leash: bool, as_json: bool
+    plans: Sequence[Plan], asked: Asked, *, leash: bool, as_json: bool
 ) -> list[RunResult]:
     """Every run that was asked for, `asked.at_once` at a time; results in the order of the plans.
+
+    A finished run of the same recipe under `asked.out` is one of them, and is not run again.
 
     Raises:
         InputError: a run cannot be begun: before the first one starts, where this can be known.
@@ -57,13 +69,17 @@ def run_side_by_side(
         KeyboardInterrupt: at the second Ctrl-C; all runs have been ended.
     """
     begun, interrupted = time.monotonic(), False
-    check(plans, folders, allow_code=asked.allow_code)
-    jobs = [Job(each, folder) for each, folder in zip(plans, folders, strict=True)]
+    refuse_clusters(plans)
+    jobs = [job_of(each, len(plans), asked.out) for each in plans]
+    check([job for job in jobs if not job.is_done], allow_code=asked.allow_code)
     console = console_of(as_json)
     with stop_on_interrupt(console) as control:
         if leash:
             obey(control)
         with Board(console, jobs, silent=as_json) as board:
+            for job in jobs:
+                if job.is_done:
+                    board.ended(job)
             try:
                 work(jobs, asked, board, control)
             except KeyboardInterrupt:
@@ -83,6 +99,24 @@ def run_side_by_side(
     return results
 
 
+def job_of(plan: Plan, plans: int, out: Path | None) -> Job:
+    """Where a plan's run goes, as `choose_folder` has it; one that is finished there is done already.
+
+    Raises:
+        InputError: `out` holds a run of another recipe.
+    """
+    if out is not None:
+        folder = _place(out, plan)
+        if is_finished(folder) and not differing_keys(folder, plan.recipe):
+            return Job(plan, folder, result=result_of(plan, folder))
+    return Job(plan, choose_folder(plan, plans, out))
+
+
+def _place(root: Path, plan: Plan) -> Path:
+    """The folder of one of several runs below `--out`."""
+    return root / plan.arm / f"seed-{plan.recipe.seed}"
+
+
 def refuse_clusters(plans: Iterable[Plan]) -> None:
     """Raises InputError: a site is a cluster."""
     for each in plans:
@@ -93,28 +127,37 @@ def refuse_clusters(plans: Iterable[Plan]) -> None:
             )
 
 
-def check(plans: Sequence[Plan], folders: Sequence[Path], *, allow_code: bool) -> None:
-    """Refuse now what each run would be refused for as it begins.
+def check(jobs: Sequence[Job], *, allow_code: bool) -> None:
+    """Refuse now what each run would be refused for as it begins; make the folders of all, or of none.
 
     Raises:
         InputError: a world that cannot be opened, or a folder that is in use or cannot be made.
     """
-    for _, same in groupby(plans, key=lambda each: each.arm):  # all equal but for the seed
-        open_world(next(same).recipe, allow_code=allow_code)
-    for folder in folders:
-        if is_locked(folder):
+    for _, same in groupby(jobs, key=lambda job: job.plan.arm):  # all equal but for the seed
+        open_world(next(same).plan.recipe, allow_code=allow_code)
+    for job in jobs:
+        if is_locked(job.folder):
             raise InputError(
-                f"{folder} is in use by a run that is still going: choose another --out"
+                f"{job.folder} is in use by a run that is still going: choose another --out"
             )
+    made: list[Path] = []
+    for job in jobs:
+        above = (job.folder, *job.folder.parents)
+        made += reversed([folder for folder in above if not folder.exists()])
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            job.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from None
+            for folder in reversed(made):
+                with suppress(OSError):  # it was never made
+                    folder.rmdir()
+            raise InputError(
+                f"cannot write to the run folder {job.folder}: {error.strerror}"
+            ) from None
 
 
 def work(jobs: Sequence[Job], asked: Asked, board: Board, control: Control) -> None:
     """Run all jobs to their ends; once a stop is asked for, those that go on are stopped and none is begun."""
-    waiting, going = deque(jobs), list[tuple[Job, ChildRun]]()
+    waiting, going = deque(job for job in jobs if not job.is_done), list[tuple[Job, ChildRun]]()
     while going or (waiting and not control.stop):
         while waiting and len(going) < asked.at_once and not control.stop:
             job = waiting.popleft()
@@ -187,10 +230,12 @@ def result_of(plan: Plan, folder: Path) -> RunResult | None:
 
 
 def how_to_go_on(jobs: Sequence[Job], asked: Asked) -> list[str]:
-    """The command that resumes each run that was begun and is not done, and those that begin the rest."""
+    """The command that takes up all that is left; where no `--out` names all folders, one for each run and arm."""
     begun = [job for job in jobs if job.child is not None and not job.is_done and not job.refused]
     lines = [how_to_resume(job.folder, asked.allow_code) for job in begun]
-    rest = [job for job in jobs if job.child is None and not job.cause]
+    rest = [job for job in jobs if job.child is None and not job.cause and not job.is_done]
+    if len(begun + rest) > 1 and (root := _root(jobs)):
+        return [f"to go on with all:  {shlex.join(_command(asked, root))}"]
     for arm, same in groupby(rest, key=lambda job: job.plan.arm):
         of_arm = list(same)  # its last seeds, for runs are begun in order
         words = ["scalerl", "run", asked.name, *asked.overrides]
@@ -201,6 +246,22 @@ def how_to_go_on(jobs: Sequence[Job], asked: Asked) -> list[str]:
         words += ["--jobs", str(asked.at_once)] + ["--allow-code"] * asked.allow_code
         lines.append(f"to begin the rest:  {shlex.join(words)}")
     return lines
+
+
+def _root(jobs: Sequence[Job]) -> Path | None:
+    """The folder that as `--out` gives every run the folder it has; None if there is none."""
+    root = jobs[0].folder.parent.parent
+    return root if all(job.folder == _place(root, job.plan) for job in jobs) else None
+
+
+def _command(asked: Asked, root: Path) -> list[str]:
+    """What was asked for, in folders below `root`."""
+    words = ["scalerl", "run", asked.name, *asked.overrides]
+    words += ["--seeds", str(asked.seeds)] if asked.seeds is not None else []
+    words += ["--arm", asked.arm] if asked.arm else []
+    words += ["--on", asked.on] if asked.on else []
+    words += ["--out", str(root), "--jobs", str(asked.at_once)]
+    return words + ["--allow-code"] * asked.allow_code
 
 
 def _raise_failures(jobs: Sequence[Job]) -> None:
