@@ -81,7 +81,9 @@ def row(pilot: Pilot, seed: int, events: list[Event]) -> str:
         points = evaluations(events, name)
         end = mean([e["pass_rate"] for e in points[-LAST:]])
         half = (points[0]["pass_rate"] + end) / 2
-        reached = next((e["C"] for e in points if e["pass_rate"] >= half), None)
+        reached = next(
+            (e["C"] for e in points if e["pass_rate"] >= half > points[0]["pass_rate"]), None
+        )
         A, C_mid = fitted(events, name)
         cells += [
             f"| {pilot.name}{name.removeprefix('validation').replace('/', ': ')} | {seed} "
