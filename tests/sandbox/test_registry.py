@@ -76,7 +76,9 @@ def test_what_one_trains_on_another_must_not_be_asked(here: Path) -> None:
     (here / "own.py").write_text(OWN.replace("        first = 0", text + "        first = 0"))
     assert make_task("own.py:task", allow_code=True)
     said = refused("digit_sum+own.py:task")
-    assert re.fullmatch(r"task 'digit_sum\+own': the prompt validation\[1\] stands in 'train' already", said)
+    assert re.fullmatch(
+        r"task 'digit_sum\+own': the prompt validation\[1\] stands in 'train' already", said
+    )
 
 
 def test_a_module_of_ones_own(here: Path) -> None:
