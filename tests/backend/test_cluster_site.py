@@ -11,9 +11,8 @@ from scalerl.site import PHRASE, Cluster
 from scenarios.scenario import SITES, plan
 from scenarios.worlds import open_world
 
-CLUSTERS = sorted(
-    path.stem for path in SITES.glob("*.toml") if path.stem != "sandbox"
-)  # all others are
+VIRTUAL = {"sandbox", "search", "formulas", "mixture"}
+CLUSTERS = sorted({path.stem for path in SITES.glob("*.toml")} - VIRTUAL)
 
 
 def on(site: str, *overrides: str, name: str = "scalerl") -> Recipe:
