@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 
 from sandbox import vocabulary as words
+from sandbox.tasks.worded import WordedTask
 from scalerl.task import Prompt
 
 LEVELS = ((3, 7), (8, 12), (13, 17))  # how many numbers, all different, by difficulty
@@ -25,7 +26,7 @@ EFFORTS = (words.HIGH, words.MEDIUM, words.LOW)  # stride 1, 2, 3 through the nu
 
 
 @dataclass(frozen=True)
-class DigitSum:
+class DigitSum(WordedTask):
     """Fixed splits: train, validation (the same mixture of levels), ood (numbers that repeat) and a hard benchmark.
 
     The hardest prompts need 35 thinking tokens, about what the default budget allows before it interrupts:
@@ -33,19 +34,10 @@ class DigitSum:
     """
 
     name: str = "digit_sum"
-    splits: tuple[str, ...] = ("train", "validation", "ood", "benchmark")
     vocab_size: int = words.FIRST_DIGIT + 10
-    eos_id: int = words.EOS
-    think_close_id: int = words.CLOSE
-    interruption: tuple[int, ...] = words.INTERRUPTION
-    train_prompts: int = 1152
-    held_out_prompts: int = 512
-    ood_prompts: int = 256
 
-    def prompts(self, split: str) -> Sequence[Prompt]:
-        if split not in self.splits:
-            raise KeyError(f"digit_sum has no split {split!r}; it has {', '.join(self.splits)}")
-        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)[split]
+    def drawn(self) -> dict[str, tuple[Prompt, ...]]:
+        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)
 
     def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
         """The last three tokens are </think>, the answer and <eos>, and thinking was closed only there."""
@@ -57,9 +49,6 @@ class DigitSum:
     def solve(self, prompt: Prompt) -> list[int]:
         numbers = [token - words.FIRST_NUMBER for token in prompt.token_ids[1:-1]]
         return [*think(numbers, stride=1), words.CLOSE, *prompt.answer, words.EOS]
-
-    def to_text(self, token_ids: Sequence[int]) -> str:
-        return words.to_text(list(token_ids))
 
 
 def think(numbers: Sequence[int], stride: int) -> list[int]:

@@ -17,6 +17,7 @@ from itertools import combinations
 import numpy as np
 
 from sandbox import vocabulary as words
+from sandbox.tasks.worded import WordedTask
 from scalerl.task import Prompt
 
 SIZES = (5, 8)  # how many numbers, all different
@@ -27,7 +28,7 @@ MOST_TRIES = 14  # in a trace shown to the start policy
 
 
 @dataclass(frozen=True)
-class PairSum:
+class PairSum(WordedTask):
     """Fixed splits: train, validation (the same mixture of levels), ood (more numbers) and a hard benchmark.
 
     A policy that tries at random and never gives up finds the only pair of 28 within 12 tries in 35 % of all cases:
@@ -35,19 +36,9 @@ class PairSum:
     """
 
     name: str = "pair_sum"
-    splits: tuple[str, ...] = ("train", "validation", "ood", "benchmark")
-    vocab_size: int = len(words.WORDS)
-    eos_id: int = words.EOS
-    think_close_id: int = words.CLOSE
-    interruption: tuple[int, ...] = words.INTERRUPTION
-    train_prompts: int = 1152
-    held_out_prompts: int = 512
-    ood_prompts: int = 256
 
-    def prompts(self, split: str) -> Sequence[Prompt]:
-        if split not in self.splits:
-            raise KeyError(f"pair_sum has no split {split!r}; it has {', '.join(self.splits)}")
-        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)[split]
+    def drawn(self) -> dict[str, tuple[Prompt, ...]]:
+        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)
 
     def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
         """The last four tokens are </think>, a right pair and <eos>, and thinking was closed only there."""
@@ -69,9 +60,6 @@ class PairSum:
             if (a + b) % 10 == target_of(prompt):
                 break
         return [*tokens, words.CLOSE, *prompt.answer, words.EOS]
-
-    def to_text(self, token_ids: Sequence[int]) -> str:
-        return words.to_text(list(token_ids))
 
 
 def attempt(a: int, b: int, digit: int) -> list[int]:

@@ -20,6 +20,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from sandbox import vocabulary as words
+from sandbox.tasks.worded import WordedTask
 from scalerl.task import Prompt
 from scalerl.verify import Outcome, Verifier, VerifierError
 from scalerl.verify.exact import equal, quantity
@@ -35,26 +36,16 @@ Term = tuple[int, bool]  # a number, and whether it is that of an x
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class Polynomial(WordedTask):
     """Fixed splits: train, validation (the same mixture of levels), ood (numbers that repeat) and a hard benchmark.
 
     The hardest prompts need 28 thinking tokens.
     """
 
     name: str = "polynomial"
-    splits: tuple[str, ...] = ("train", "validation", "ood", "benchmark")
-    vocab_size: int = len(words.WORDS)
-    eos_id: int = words.EOS
-    think_close_id: int = words.CLOSE
-    interruption: tuple[int, ...] = words.INTERRUPTION
-    train_prompts: int = 1152
-    held_out_prompts: int = 512
-    ood_prompts: int = 256
 
-    def prompts(self, split: str) -> Sequence[Prompt]:
-        if split not in self.splits:
-            raise KeyError(f"polynomial has no split {split!r}; it has {', '.join(self.splits)}")
-        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)[split]
+    def drawn(self) -> dict[str, tuple[Prompt, ...]]:
+        return _splits(self.train_prompts, self.held_out_prompts, self.ood_prompts)
 
     def verify(self, prompt: Prompt, token_ids: Sequence[int]) -> bool:
         """Thinking is closed once, the last token is <eos>, and between them stands the collected answer."""
@@ -65,9 +56,6 @@ class Polynomial:
 
     def solve(self, prompt: Prompt) -> list[int]:
         return [*think(terms_of(prompt), stride=1), words.CLOSE, *prompt.answer, words.EOS]
-
-    def to_text(self, token_ids: Sequence[int]) -> str:
-        return words.to_text(list(token_ids))
 
 
 @lru_cache(1 << 17)
