@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from sandbox.kernels import causal_attention, inverse_rms, rotate, to_rows
+from sandbox.kernels import causal_attention, inverse_rms, rotate, silu_gate, to_rows
 from sandbox.model import ModelConfig, Policy
 from scalerl.logprobs import logits
 from scalerl.site import Rounding
@@ -138,7 +137,7 @@ class Engine:
         """Hidden states [N, D]; `attend(layer, q, k, v)` mixes in what each token may see, [N, H h]."""
         config, dtype = self.config, self.dtype
         heads, kv = config.num_attention_heads, config.num_key_value_heads
-        eps, inner = config.rms_norm_eps, config.intermediate_size
+        eps = config.rms_norm_eps
         cos, sin = (table[position_N][:, None] for table in (self.policy.cos, self.policy.sin))
         x = self._embedding_VD[token_N]
         for i, layer in enumerate(self._layers):
@@ -153,8 +152,7 @@ class Engine:
             )
             x = torch.addmm(x, rounded(out, dtype), layer.out_ED)
             seen = rounded(normed(x, layer.mlp_norm_D, eps), dtype)
-            gate_up = seen @ layer.gate_up_DI
-            inside = F.silu(gate_up[:, :inner]).mul_(gate_up[:, inner:])
+            inside = silu_gate(seen @ layer.gate_up_DI)
             x = torch.addmm(x, rounded(inside, dtype), layer.down_ID)
         return normed(x, self._norm_D, eps)
 

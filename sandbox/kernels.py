@@ -57,6 +57,12 @@ def gated(gate_up: Tensor) -> Tensor:
     return cast(Tensor, _Gated.apply(gate_up))
 
 
+def silu_gate(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, without a backward of its own."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate).mul_(up)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding in the half-split layout of Hugging Face; `sin` is negative in its first half."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
@@ -178,8 +184,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, -1)
-        return F.silu(gate).mul_(up)
+        return silu_gate(gate_up)
 
     @staticmethod
     @once_differentiable

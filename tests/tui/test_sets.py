@@ -1,10 +1,9 @@
 """Every set that a run was evaluated on can be fitted, compared and seen: on the command line and on the dashboard."""
 
-import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from driving import RUN, Clock, board, drive, early, press, write_run
 from logs import eval_event, numbered, resume_event, run_event, whole_run
 from screen import screen_text, settle, until
 from textual.pilot import Pilot
+from watching import came, watched
 
 from scalerl.events import Event
 from scalerl.fit import sigmoid
@@ -22,7 +22,6 @@ from tui.compare.standing import read_entry, standings
 from tui.show.fit_layers import other_sets, shown_set
 from tui.watch.analysis import NOTHING, Analysis, Stage, analyse, unfitted
 from tui.watch.scene import Scene
-from tui.watch.session import Session
 from tui.watch.store import MOST_EVALS, MOST_SETS, RunStore
 from tui.watch.watching import Watch
 
@@ -204,34 +203,6 @@ def test_another_set_is_told_of_points_alone_and_before_the_doubts_of_a_fit(plac
 
 
 # ---- a run that is watched -----------------------------------------------------------------------
-
-
-def watched(source: Path, then: Callable[[Watch], Awaitable[None]]) -> None:
-    """Read and fit a source until `then` is through."""
-
-    async def whole() -> None:
-        watch = Watch(Session(str(source)), lambda: None)
-        tasks = [
-            asyncio.create_task(watch.follow(0.01, pytest.fail)),
-            asyncio.create_task(watch.fit()),
-        ]
-        try:
-            await then(watch)
-            assert not any(task.done() for task in tasks), "reading or fitting broke"
-        finally:
-            for task in tasks:
-                task.cancel()
-            watch.session.close()
-
-    asyncio.run(whole())
-
-
-async def came(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come")
 
 
 def test_a_fit_of_the_set_before_comes_too_late(
